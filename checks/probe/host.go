@@ -1,4 +1,4 @@
-// Package probe is the only place that reads hardware or the operating system.
+// Package probe, with the packages below it, reads the hardware and the operating system for checks.
 //
 // Every source is one file. All of them read below one root directory, which is "/" on a node and a
 // small tree of files in a test. Any of these calls can block forever on a faulty node (a dead NFS
@@ -81,7 +81,7 @@ func (h *Host) Library(setting string) string { return h.libraries[setting] }
 // SetState sets the state directory of the runs on this machine, "" for none.
 func (h *Host) SetState(dir string) { h.state = dir }
 
-// State returns it.
+// State returns the state directory, "" for none.
 func (h *Host) State() string { return h.state }
 
 // Past returns the directory with the data of earlier runs, "" if there is none.

@@ -31,8 +31,8 @@ var ErrSilent = errors.New("the directory of the records does not answer")
 // node, the first writable spare directory replaces it. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
-// SetUntil sets when the time of a request for the memory directory is over, zero for no limit but that of each call.
-// After it a caller needs time for the spare directory.
+// SetUntil sets the deadline of a request to the memory directory; zero leaves only the limit of each call. After it
+// a caller needs time for the spare directory.
 func (h *Host) SetUntil(end time.Time) { h.until = end }
 
 // MemoryDirs returns the memory directories that answer, the preferred one first. Without any the run
@@ -117,12 +117,13 @@ const lateCall = "wait for a write in "
 // errNoTime means that the time of a request is over, which says nothing about the directory.
 var errNoTime = errors.New("no time left for this request")
 
-// errLate means the same of the time of a write, which a busy disk delays.
+// errLate means that a write did not end in time, for example on a busy disk.
 var errLate = errors.New("no answer")
 
-// reach calls f, which uses a directory, in the background, and returns the error late if it does not end in time.
+// reach calls f, which uses a directory, in the background, and returns the error late if it does not end within limit.
 // Without an answer, or with an error that says nothing about the directory, this run does not use it any more.
 func reach[T any](h *Host, dir string, limit time.Duration, late error, f func() (T, error)) (v T, err error) {
+	isWrite := errors.Is(late, errLate)
 	if left := time.Until(h.until); dir == h.past && !h.until.IsZero() && left < limit {
 		limit, late = left, errNoTime
 	}
@@ -131,10 +132,10 @@ func reach[T any](h *Host, dir string, limit time.Duration, late error, f func()
 	}
 	call := "use " + dir // ends this worker, but no later one avoids the directory
 	switch {
+	case isWrite: // also if only the time of the request was over: each later write would wait as long
+		call = lateCall + dir
 	case isSilence(late):
 		call = "read " + dir
-	case errors.Is(late, errLate):
-		call = lateCall + dir
 	}
 	answer := make(chan Cached[T], 1)
 	a := Cached[T]{Err: late}
@@ -191,7 +192,7 @@ func isSilence(err error) bool {
 	return errors.Is(err, errNoAnswer) || slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) })
 }
 
-// orders are the records of what persons have ordered. A copy in the spare directories is read while the memory
+// orders are the records of what operators have ordered (silence, clear, a GPU reset). A copy in the spare directories is read while the memory
 // directory does not answer.
 var orders = []string{"silence", "xid-clear", "xid-reset", "ib-clear"}
 
@@ -293,9 +294,10 @@ func (h *Host) namesIn(dir string) ([]string, error) {
 	return reach(h, dir, answerLimit, errNoAnswer, func() ([]string, error) { return h.Names(dir) })
 }
 
-// settle ends an interim file when the memory directory answers: it would count in the next silence. If there is no
-// other file of the name, known, it becomes a plain one, by one call: another run can forget it meanwhile, or write a
-// newer plain one. Strikes end, since the number of their run counts from the silence.
+// settle removes or renames an interim file once the memory directory answers: the next silence would use it. known
+// reports that the directory has a file of this name, which then counts. The rename is one call, because another run
+// can remove the interim file, or write a newer plain one, at the same time. Interim strikes are removed: the numbers of
+// their runs began at the silence.
 func (h *Host) settle(spare, name string, known bool) {
 	made := filepath.Join(spare, name+Interim)
 	if known || strings.HasPrefix(name, "strikes-") {
@@ -324,6 +326,18 @@ func (h *Host) historyOf(name string) []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.history[name]
+}
+
+// histories returns the files of the memory directory whose content this process knows.
+func (h *Host) histories() (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, data := range h.history {
+		if data != nil {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // noteUnread notes whether a file of the memory directory could not be read now: it must not be replaced.
@@ -356,13 +370,16 @@ func (h *Host) removeAll(paths []string) {
 
 // Keep writes v for later runs, atomically and readable only by root. A [SpareError] is not a
 // failure: it reports once that the data is in another directory.
-func (h *Host) Keep(name string, v any) error { return h.keep(name, v, false) }
+func (h *Host) Keep(name string, v any) error { return h.keep(name, v, false, false) }
+
+// KeepWhole writes v as Keep does. v has the whole history, so that it also counts if the memory directory answers again.
+func (h *Host) KeepWhole(name string, v any) error { return h.keep(name, v, false, true) }
 
 // KeepOnDisk writes v as Keep does, but to no spare directory, and when it returns the data survives
 // a power cut, with that of earlier calls of Keep.
-func (h *Host) KeepOnDisk(name string, v any) error { return h.keep(name, v, true) }
+func (h *Host) KeepOnDisk(name string, v any) error { return h.keep(name, v, true, true) }
 
-func (h *Host) keep(name string, v any, onDisk bool) error {
+func (h *Host) keep(name string, v any, onDisk, whole bool) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
@@ -399,7 +416,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	for _, spare := range spares {
 		file := file
-		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); unread || silent && err != nil && h.historyOf(file) == nil {
+		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); !whole && (unread || silent && err != nil && h.historyOf(file) == nil) {
 			file += Interim
 		}
 		if err := h.keepIn(spare, file, data, false); err != nil {

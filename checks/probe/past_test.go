@@ -369,8 +369,10 @@ func TestPastLateWrite(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, nil))
 	h.SetPast("/var/lib/x", "/run/x/past")
-	_, err := reach(h, h.past, time.Millisecond, errLate, func() (int, error) { select {} })
-	if !errors.Is(err, errLate) || h.Silence() != nil || !h.PastAnswers() || len(h.Unanswered()) != 1 {
+	h.SetUntil(time.Now().Add(time.Millisecond)) // as a request of the supervisor
+	_, err := reach(h, h.past, keepLimit, errLate, func() (int, error) { select {} })
+	h.SetUntil(time.Time{})
+	if !errors.Is(err, errNoTime) || h.Silence() != nil || !h.PastAnswers() || len(h.Unanswered()) != 1 {
 		t.Errorf("%v: silence %v, answers %v, unanswered %q", err, h.Silence(), h.PastAnswers(), h.Unanswered())
 	}
 	if _, ok := errors.AsType[*SpareError](h.Keep("gpu", 1)); !ok {
@@ -392,7 +394,7 @@ func TestPastLateWrite(t *testing.T) {
 func TestPastSilentLater(t *testing.T) {
 	t.Parallel()
 	_, host := hostsWithPast(t)
-	for _, name := range []string{"gpu", "other", "gone"} {
+	for _, name := range []string{"gpu", "other", "gone", "whole"} {
 		if err := host().Keep(name, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -412,12 +414,18 @@ func TestPastSilentLater(t *testing.T) {
 	if err := h.Recall("gone", &got); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("forgotten: %d, %v", got, err)
 	}
+	if list, err := Records(h, "gp"); !errors.Is(err, ErrSilent) || len(list) != 1 || string(list[0].Data) != "1" {
+		t.Errorf("in the silence: %+v, %v, want what was read before", list, err)
+	}
+	if err := h.KeepWhole("whole", 3); err != nil && !errors.As(err, new(*SpareError)) {
+		t.Error(err)
+	}
 	for _, name := range []string{"gpu", "other"} {
 		if err := h.Keep(name, 2); err != nil && !errors.As(err, new(*SpareError)) {
 			t.Error(err)
 		}
 	}
-	for name, want := range map[string]int{"gpu": 2, "other": 1} {
+	for name, want := range map[string]int{"gpu": 2, "other": 1, "whole": 3} {
 		if err := host().Recall(name, &got); err != nil || got != want {
 			t.Errorf("the next run: %s is %d, %v, want %d", name, got, err, want)
 		}

@@ -33,19 +33,19 @@ const (
 	leastWait  = 2 * time.Millisecond
 	longWait   = time.Second
 	shortWait  = 125 * time.Millisecond
-	// mostWaits is the time for all persons, or for all others, after which shortWait applies. After twice that time
-	// only persons who have not made it wait are awaited, for one look; after three times none. It counts again
-	// after renewal: the monitor's worker lives long.
+	// mostWaits is the time for all users from FirstUser on, or for all others, after which shortWait applies. After
+	// twice that time the worker waits only for users that have caused no wait yet, for one look; after three times
+	// for none. It counts again after renewal: the monitor's worker lives long.
 	mostWaits = 2 * time.Second
 	renewal   = time.Minute
 
-	// FirstUser is the first uid of persons.
+	// FirstUser is the first uid of ordinary users.
 	FirstUser = 1000
 	// noUser answers for a process whose user cannot be read.
 	noUser = 1<<32 - 1
 
-	// At most so many processes of a user other than root, and of all persons, may leave a thread behind.
-	// Others of them are not asked until one answers, but for the first of a person.
+	// At most so many processes of a user other than root, and of all ordinary users, may leave a thread behind.
+	// Others of them are not asked until one answers, but for the first of a user.
 	mostOfUser  = 2
 	mostOfUsers = 8
 	mostThreads = 32

@@ -68,11 +68,11 @@ func recordsIn(h *Host, prefix string, dirs []string) (list []Record, err error)
 			names = append(names, plain)
 		}
 	}
-	slices.Sort(names)
 	size := 0
 	if silent {
-		err = ErrSilent
+		names, err = append(names, h.histories()...), ErrSilent
 	}
+	slices.Sort(names)
 	for _, file := range slices.Compact(names) {
 		name, ok := strings.CutSuffix(file, ".json")
 		if !ok || !strings.HasPrefix(name, prefix) || len(list) >= maxRecords {

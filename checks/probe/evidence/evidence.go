@@ -84,8 +84,8 @@ var texts = []struct{ name, path string }{
 
 const processFile = "processes.txt"
 
-// partLimit bounds the collection of one file. A process that hangs can block who reads its command line, and a
-// driver that hangs who reads its files; a healthy driver can take seconds.
+// partLimit bounds the collection of one file. A hung process can block the reader of its command line,
+// and a hung driver the reader of its files; a healthy driver can take seconds.
 const partLimit = 6 * time.Second
 
 // Collect reads everything that can be read in time. errors.txt has the errors of the rest.

@@ -65,11 +65,8 @@ func (l *ledger) open() bool {
 	if l.err = err; err != nil {
 		return false
 	}
-	if silent && l.last == nil { // of the time before the silence
-		strikes = nil
-	}
-	if json.Unmarshal(strikes, &l.strikes) != nil {
-		l.strikes = policy.Strikes{} // none, or damaged: the count begins
+	if json.Unmarshal(strikes, &l.strikes) != nil || silent && (l.last == nil || l.strikes.Last() > l.last.Run) {
+		l.strikes = policy.Strikes{} // none, damaged, or of the time before the silence: the count begins
 	}
 	l.run = l.strikes.Last() + 1 // if the events of runs with a fault are not kept, the faults count these runs
 	if l.last != nil {

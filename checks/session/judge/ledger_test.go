@@ -145,6 +145,14 @@ func TestLedgerWithoutMemory(t *testing.T) {
 		}
 		m.ends(t, event.Event{Run: int64(i + 1)})
 	}
+	m = &remembered{data: map[string][]byte{}}
+	m.ends(t, event.Event{Run: 4999})
+	m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})
+	m.silent = true
+	m.ends(t, event.Event{Run: 1}) // the first run of the silence, without a fault
+	if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
+		t.Errorf("strikes of before the silence: %s, want the first strike", got)
+	}
 	around := &ledger{memory: &remembered{}, context: conf.Prolog}
 	if got := severities(around.apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "fail" {
 		t.Errorf("prolog: %s, want no strikes", got)

@@ -49,7 +49,7 @@ func KeepRemedies(n *Node, r remedy.Record, onDisk bool) error {
 		return fmt.Errorf("write the record of remedies: %w", err)
 	}
 	for _, op := range []wire.Op{wire.OpFix, wire.OpKeep} {
-		q := &wire.Request{Op: op, Name: remedyFile, Data: data, Line: "write the record of remedies"}
+		q := &wire.Request{Op: op, Name: remedyFile, Data: data, Whole: true, Line: "write the record of remedies"}
 		if op == wire.OpFix {
 			q.Line += " to the disk" // a write that hangs there is not one to the spare directory
 		}

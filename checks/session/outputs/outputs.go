@@ -166,9 +166,9 @@ func (d *delivery) left(limit time.Duration) time.Duration {
 	return min(limit, max(time.Until(d.end), least))
 }
 
-// last returns the event that is kept of this context, nil if there is none, or a damaged one. That of the
-// monitor's runs lacks the faults that a whole run has not found since. The error is that of the memory: it would
-// also prevent the writing, and may have cost the time limit.
+// last returns the event that is kept of this context, nil if there is none, or a damaged one. For a run
+// of the monitor it omits the faults that a later health check no longer found. An error means that writing would
+// fail, too, and that the time limit may be spent.
 func (d *delivery) last() (old *event.Event, err error) {
 	name := RunPrefix + d.event.Context
 	prefix := name
@@ -176,6 +176,9 @@ func (d *delivery) last() (old *event.Event, err error) {
 		prefix = RunPrefix
 	}
 	of, err := d.recall(prefix)
+	if of == nil && prefix != name && err == nil { // in a silence only a single record can be known
+		of, err = d.recall(name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -315,8 +318,8 @@ func (d *delivery) command() {
 	}
 }
 
-// endSilences ends the silences of findings that are gone, if they have no date. The runs of another file than the
-// node's end none: they have not seen what that of the node finds. A finding that runs of another context have
+// endSilences ends the silences of findings that are gone, if they have no date. Runs of another
+// configuration end none: they do not run the checks of nhc.conf. A finding that runs of another context have
 // accepted, too, is not gone until they pass.
 func (d *delivery) endSilences(old *event.Event) {
 	ended, passed := d.event.Gone(old, d.run == Other)
