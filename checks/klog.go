@@ -51,7 +51,8 @@ const (
 	SaysUUID
 	SaysLoad
 	SaysReset
-	SaysNoDriver
+	SaysNoModule
+	SaysProbeFailed
 	saysLinkDown
 	SaysUnplugged
 	saysMessage // a row of klog.toml
@@ -131,17 +132,17 @@ var kernelForms = []kernelForm{
 		`a name ends at "NVRM: loading N" at the latest, where no format continues with "V"`,
 	},
 	{
-		AboutGPU, SaysNoDriver, true, "NVRM: None of the NVIDIA devices were initialized.",
+		AboutGPU, SaysProbeFailed, true, "NVRM: None of the NVIDIA devices were initialized.",
 		"NVIDIA open-gpu-kernel-modules, kernel-open/nvidia/nv.c, nvidia_init_module",
 		`a name ends at "NVRM: None of t" at the latest, where no format continues with "h"`,
 	},
 	{
-		AboutGPU, SaysNoDriver, true, "NVRM: The NVIDIA probe routine failed for {digits} device(s).",
+		AboutGPU, SaysProbeFailed, true, "NVRM: The NVIDIA probe routine failed for {digits} device(s).",
 		"the same",
 		`a name ends at "NVRM: The NVIDI" at the latest, where no format continues with "A"`,
 	},
 	{
-		AboutGPU, SaysNoDriver, false, "nvidia: {version magic|disagrees about version of symbol|Unknown symbol} {rest}",
+		AboutGPU, SaysNoModule, false, "nvidia: {version magic|disagrees about version of symbol|Unknown symbol} {rest}",
 		"Linux, kernel/module/main.c and version.c, check_modinfo, check_version and simplify_symbols",
 		`a name ends at "nvidia: version", "nvidia: disagre" or "nvidia: Unknown" at the latest, where no format continues with these words`,
 	},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
@@ -125,7 +126,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		t := &countTally{views: views, good: slices.Collect(maps.Keys(expected))} // any of them may have a new address
 		_, fewer := t.findGone(past)
 		want := max(len(expected)+fewer, limitGres(env, c.readGres(env, views, nil)))
-		f := c.judgeWithoutNVML(cmp.Or(c.Want, want), len(expected), err)
+		f := c.judgeWithoutNVML(env, cmp.Or(c.Want, want), len(expected), err)
 		if f.Code == "gpu.nvml" && c.Want > 0 && len(expected)+fewer == 0 && (env.Slurm == nil || env.Slurm.Count == 0) { // only the line counts on GPUs
 			f.Code, f.Remedy = "gpu.count", checks.FixConfig
 		}
@@ -162,7 +163,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 // judgeWithoutNVML judges a node that should have want GPUs, has onBus GPUs on the PCI bus, and
 // has no NVML that can be queried.
-func (c *gpuCount) judgeWithoutNVML(want, onBus int, err error) checks.Finding {
+func (c *gpuCount) judgeWithoutNVML(env *checks.Env, want, onBus int, err error) checks.Finding {
 	if want == 0 && meansNoGPU(err) {
 		return skipNone(gpuCountName)[0]
 	}
@@ -172,7 +173,7 @@ func (c *gpuCount) judgeWithoutNVML(want, onBus int, err error) checks.Finding {
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}
 	if onBus > 0 && errors.Is(err, nvml.ErrDriverNotThere) {
-		f.Remedy = checks.FixConfig // a boot builds no driver
+		f.Remedy = gpustate.DriverRemedy(env)
 	}
 	return f.Phrase(gpuCountName, "want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", f.Want, onBus, err)
 }

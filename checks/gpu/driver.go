@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
@@ -40,7 +41,7 @@ func init() {
 		New:     func() checks.Check { return &gpuDriver{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.driver.missing":  "Run modprobe nvidia, then read the NVRM lines in dmesg. \"not found\": the driver is not built for this kernel (uname -r, dkms status): install it. \"No such device\": look at lspci -d 10de:. Reboot only after a change of the driver or the kernel.",
+				"gpu.driver.missing":  "Run modprobe nvidia, then read the NVRM lines in dmesg. \"not found\": the driver is not built for this kernel (uname -r, dkms status): install it. \"No such device\": look at lspci -d 10de:. \"fallen off the bus\" or \"BAR\": power the node off and on. Otherwise reboot only after a change of the driver or the kernel.",
 				"gpu.driver.library":  "libnvidia-ml.so.1 is not installed or empty, or NVML_LIBRARY names another file: reinstall the driver's libraries and run ldconfig.",
 				"gpu.driver.mismatch": "The driver was updated while the old module was loaded: reboot. Or, with no job on the node, unload the modules and load them again.",
 				"gpu.driver.version":  "Install the driver version that nhc.conf wants, or correct the line.",
@@ -62,7 +63,7 @@ func (c *gpuDriver) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return checks.Unreadable(err)
 	}
 	if _, err := nvml.Ask(env.Host, nvml.GroupInforom, env.Doing); err != nil && len(views.Own()) > 0 && !onlyDisplays(env, views, err) {
-		return []checks.Finding{c.explainNoNVML(views, err)}
+		return []checks.Finding{c.explainNoNVML(env, views, err)}
 	}
 	s, findings := AskNVML(env, gpuDriverName, nvml.GroupInforom)
 	if s == nil {
@@ -78,14 +79,14 @@ func (c *gpuDriver) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // explainNoNVML returns the finding of a node that has GPUs and an NVML that fails.
-func (c *gpuDriver) explainNoNVML(views nvidia.GPUViews, err error) checks.Finding {
+func (c *gpuDriver) explainNoNVML(env *checks.Env, views nvidia.GPUViews, err error) checks.Finding {
 	f := CannotAsk(gpuDriverName, err)
 	switch {
 	case errors.Is(err, nvml.ErrDriverMismatch):
 		f.Code, f.Severity, f.Remedy = "gpu.driver.mismatch", checks.Fail, checks.RebootNode
 		f = f.Describe(gpuDriverName, "%v%s", err, checks.Before("; the loaded module is ", views.Version, ""))
 	case errors.Is(err, nvml.ErrDriverNotThere):
-		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", checks.Fail, checks.FixConfig
+		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", checks.Fail, gpustate.DriverRemedy(env)
 		f = f.Describe(gpuDriverName, "%v", err)
 	case errors.Is(err, probe.ErrNoLibrary) && !errors.Is(err, probe.ErrOtherNode):
 		f.Code, f.Severity = "gpu.driver.library", checks.Fail

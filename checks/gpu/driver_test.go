@@ -164,9 +164,20 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 	running := driverless("no driver, and a job runs", words, missing("job 123 runs here"))
 	maps.Copy(running.Files, checktest.UseNode(checktest.UseProc{PID: 1, Args: "/sbin/init"}, checktest.UseProc{PID: 50, Args: "slurmstepd: [123.batch]"}))
 	running.Broken = true
-	failed := driverless("the driver could not be loaded", words, missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)).
+	unusable := missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)
+	unusable.Remedy = checks.RebootNode
+	failed := driverless("the driver could not be loaded", words, unusable).
 		Holding("dev/kmsg", "4,1,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n4,2,2000000,-;NVRM: None of the NVIDIA devices were initialized.\n")
 	failed.Broken = true
+	dead := missing(`the kernel's log has "The NVIDIA probe routine failed for 8 device(s)"`)
+	dead.Remedy = checks.PowerCycle
+	fallen := driverless("the GPUs fell off the bus before the driver", words, dead).
+		Holding("dev/kmsg", `4,1,1000000,-;NVRM: The NVIDIA GPU 0000:10:00.0\x0aNVRM: (PCI ID: 10de:2330)\x0aNVRM: installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.`+
+			"\n4,2,2000000,-;NVRM: The NVIDIA probe routine failed for 8 device(s).\n4,3,2000001,-;NVRM: None of the NVIDIA devices were initialized.\n")
+	fallen.Broken = true
+	unbuilt := driverless("the module is of another kernel", words, missing(`the kernel's log has "nvidia: version magic '6.8.0-40-generic SMP' should be '6.8.0-41-generic SMP'"`)).
+		Holding("dev/kmsg", "4,1,1000000,-;nvidia: version magic '6.8.0-40-generic SMP' should be '6.8.0-41-generic SMP'\n")
+	unbuilt.Broken = true
 	again := driverless("loaded at the second attempt, then unloaded", words, unloaded).
 		Holding("dev/kmsg", "4,1,1000000,-;NVRM: None of the NVIDIA devices were initialized.\n4,2,2000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n")
 	rebooted := driverless("not loaded since boot", words, missing("it was loaded before the last boot, but not since")).
@@ -182,7 +193,7 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 		Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b1\n")
 	inBoot.Part, inBoot.UnitOnly, inBoot.Broken, inBoot.Slurm = true, true, true, &jobscan.SlurmGPUs{Count: 8, NVIDIA: true}
 	return []checktest.Scenario{
-		driverless("unloaded by an administrator", words, unloaded), module, node, running, failed, again, rebooted,
+		driverless("unloaded by an administrator", words, unloaded), module, node, running, failed, fallen, unbuilt, again, rebooted,
 		driverless("unloaded since an earlier run", words, unloaded).
 			Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b1\n"),
 		ofMonitor(module), ofMonitor(node), ofMonitor(running), ofMonitor(failed), ofMonitor(rebooted), inBoot,

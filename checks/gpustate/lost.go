@@ -221,22 +221,61 @@ func unloadedFinding(env *checks.Env, check string) checks.Finding {
 	views, _ := nvidia.ReadGPUViews(env.Host) // they have been read
 	gpus := checks.Plural(len(views.Own()), "GPU")
 	how, against := "unloaded (no module, no device node, no job)", ""
+	load := lastLoad{remedy: checks.FixConfig}
 	if notYet(env) {
 		how = "not loaded yet, which a run of the monitor cannot do"
 	} else {
-		against = findEvidence(env)
+		load = readLoad(env)
+		against = findEvidence(env, load.failed)
 	}
 	if against == "" {
 		return checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded"}.
 			Phrase(check, "the driver is %s: %s not checked", how, gpus)
 	}
-	return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "loaded", Got: "not loaded", Whole: true}.
+	return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: load.remedy, Want: "loaded", Got: "not loaded", Whole: true}.
 		Phrase(check, "the driver is not loaded for %s: %s", gpus, against)
 }
 
+// lastLoad is what the kernel's log says about the last attempt to load the driver.
+type lastLoad struct {
+	failed string // "" if it succeeded, or if the log has none
+	remedy checks.Remedy
+}
+
+// DriverRemedy returns what repairs a driver that is not loaded.
+func DriverRemedy(env *checks.Env) checks.Remedy { return readLoad(env).remedy }
+
+// readLoad reads the kernel's log about the driver. A boot builds no module, but it can repair GPUs that the module
+// could not start; a GPU that has fallen off the bus before that needs a power cycle. An unreadable log says nothing.
+func readLoad(env *checks.Env) lastLoad {
+	none := lastLoad{remedy: checks.FixConfig}
+	l, seq, lost := none, uint64(0), false
+	_, _ = checks.ReadKernelLog(env, 0, checks.AboutGPU, func(r probe.KernelRecord, line checks.KernelLine) {
+		switch line.Kind {
+		case checks.SaysLostLong:
+			lost = true
+		case checks.SaysNoModule, checks.SaysProbeFailed:
+			if l.failed == "" {
+				l.failed, seq = line.Words(), r.Seq
+			}
+			if line.Kind == checks.SaysProbeFailed {
+				l.remedy = checks.RebootNode
+			}
+		case checks.SaysLoad:
+			if r.Seq > seq {
+				l, lost = none, false
+			}
+		}
+	})
+	if lost && l.remedy == checks.RebootNode {
+		l.remedy = checks.PowerCycle
+	}
+	return l
+}
+
 // findEvidence returns why it was not an administrator who has unloaded the driver, "" if it may have
-// been one.
-func findEvidence(env *checks.Env) string {
+// been one. failed is what the kernel's log says.
+func findEvidence(env *checks.Env, failed string) string {
 	if env.Job != nil {
 		return "job " + env.Job.ID + " needs it"
 	}
@@ -247,15 +286,6 @@ func findEvidence(env *checks.Env) string {
 	if s := env.Slurm; s != nil && s.Count > 0 { // a node that an administrator has drained stays drained
 		return "Slurm schedules " + checks.Plural(s.Count, "GPU") + " of this node"
 	}
-	failed, seq := "", uint64(0)
-	_, _ = checks.ReadKernelLog(env, 0, checks.AboutGPU, func(r probe.KernelRecord, l checks.KernelLine) { // an unreadable log is no evidence
-		switch {
-		case l.Kind == checks.SaysNoDriver && failed == "":
-			failed, seq = l.Words(), r.Seq
-		case l.Kind == checks.SaysLoad && r.Seq > seq:
-			failed = ""
-		}
-	})
 	if failed != "" {
 		return "the kernel's log has \"" + failed + "\""
 	}

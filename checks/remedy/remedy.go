@@ -264,7 +264,13 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 
 // forgotten are the codes of lost parts that no check misses if they are absent after a boot: the node would
 // return without the part.
-var forgotten = []string{"nvme.gone", "nvme.state", "nvme.log.dead", "ib.ports.gone", "nic.pci"}
+var forgotten = []string{"nvme.gone", "nvme.state", "nvme.log.dead", "ib.ports.gone", "ib.pcie.gone", "pcie.gone"}
+
+// isForgotten reports whether a failure is the loss of such a part. An adapter has one failure for all messages of the
+// kernel, with the code of the first; the strongest remedy is that of a message about its PCI slot.
+func isForgotten(f *event.Result) bool {
+	return slices.Contains(forgotten, f.Code) || strings.HasPrefix(f.Code, "nic.") && f.Remedy == checks.PowerCycle
+}
 
 // ladderOf returns the remedies that the site permits for a failure, the least first. A remedy with
 // codes is for those. One without codes is for faults whose own remedy is a reset, a reboot or a power
@@ -279,7 +285,7 @@ func ladderOf(rows []conf.Remedy, platforms []string, f *event.Result) (ladder [
 				fit = max(fit, len(prefix))
 			}
 		}
-		if row.Codes == nil && !slices.Contains(forgotten, f.Code) && own > rank(conf.RestartApp) && rank(row.Do) >= own {
+		if row.Codes == nil && !isForgotten(f) && own > rank(conf.RestartApp) && rank(row.Do) >= own {
 			fit = 0
 		}
 		if fit < 0 || row.Platforms != nil && !slices.ContainsFunc(row.Platforms, func(p string) bool { return slices.Contains(platforms, p) }) {

@@ -56,6 +56,18 @@ func TestXidState(t *testing.T) {
 	}
 }
 
+// A recovery of the IMEX domain only warns, since its cause can be on another node, but the driver asks for it.
+func TestXidDomain(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.gpus = []checks.GPUState{{PCI: c1, Recovery: new(5)}}
+	m.xid(154, "GPU recovery action changed from 0x0 (None) to 0x5 (Coordinated Reset)")
+	got := m.check.Run(t.Context(), m.env())
+	if len(got) != 1 || got[0].Severity != checks.Warn || got[0].Remedy != checks.CheckFabric || !strings.Contains(got[0].Advice(), "Do what the driver asks for") {
+		t.Errorf("%+v, want a warning with the advice of its code", got)
+	}
+}
+
 // With MIG devices NVML does not report whether a remapping is pending.
 func TestXidMIG(t *testing.T) {
 	t.Parallel()
