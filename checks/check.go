@@ -3,7 +3,8 @@
 // the packages below it.
 //
 // A check is one file: a doc comment, a struct with the parameters as fields, an init function
-// that registers the check, and Run. A new check requires no edit of another file. Checks never
+// that registers the check, and Run. A new check needs no edit of another Go file: only a row in
+// codes.toml for each of its codes. Checks never
 // access the machine directly: they read it through the [probe.Host] in their [Env], so a test
 // can replace the machine by a tree of files.
 package checks
@@ -118,7 +119,7 @@ type Info struct {
 	// Nil means never.
 	Slurm func(Check) bool
 
-	// Waits is set if the check can wait for a condition to end without intervention. It gets
+	// Waits is set if the check waits for a condition that ends by itself. It gets
 	// two thirds of the run's time, and must return before its context's deadline.
 	Waits bool
 
@@ -206,8 +207,8 @@ func (i Info) Bears(code string) bool {
 	return i.Advice()[code] != "" || i.DoOf != nil && i.DoOf(code) != ""
 }
 
-// BearsAny reports whether a code of the check can begin with a prefix. A prefix of no check, gpu.xid.79, counts for
-// all checks of its class.
+// BearsAny reports whether a code of the check can begin with a prefix. A prefix that no check bears, gpu.xid.79, counts
+// for all checks of its class.
 func BearsAny(check, prefix string) bool {
 	codes := slices.DeleteFunc(Codes(), func(code string) bool { return !strings.HasPrefix(code, prefix) })
 	begins := func(name string) bool {

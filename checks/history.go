@@ -218,8 +218,8 @@ func (h *History) SinceLast(device string) time.Duration {
 	return time.Duration(h.Now.Unix()-seen) * time.Second
 }
 
-// SinceBoot returns what a counter that begins at 0 has counted in this boot, where now is its value: a driver that is
-// loaded again begins again.
+// SinceBoot returns how much a counter has grown since the boot, where now is its value. It begins at 0, again when the
+// driver is loaded again.
 func (h *History) SinceBoot(device, counter string, now uint64, bits int) (total uint64) {
 	last := uint64(0)
 	if d := h.File.Devices[device]; d != nil {

@@ -51,8 +51,8 @@ const lockWait = 2 * time.Second
 //
 // Only a run that has checked the fault again (see [Mark]) resumes the node, or a person does.
 //
-// A prolog, an epilog or a part of the checks that passes decides nothing: it has not seen the rest of the
-// node. The part delivers a pending drain. One that fails drains the node.
+// A prolog, an epilog or a run of the monitor that passes changes nothing: it has not seen the rest of the
+// node. The monitor's run delivers a pending drain. If one of them fails, it drains the node.
 //
 // A run with an unchanged verdict does not ask Slurm about a node that is out of service,
 // except for a slow re-check (see [Settings.Recheck]).
@@ -379,7 +379,7 @@ func (o *Outcome) warn(err error) {
 }
 
 // guardPace times the number of nodes is the time between two counts of a held drain. A count reads all
-// nodes, so all of them together ask slurmctld only five times a second.
+// nodes, so all of them together ask slurmctld only five to ten times a second.
 const guardPace = 200 * time.Millisecond
 
 // inTurn runs work with the memory, and has the node's comment state a held drain. If the guard is to

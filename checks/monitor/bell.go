@@ -64,8 +64,8 @@ func (b *Bell) Due(now time.Time) (kinds []Kind, next time.Time) {
 	return kinds, next
 }
 
-// Retry rings for kinds whose run could not be made, at once when the time has come. That run lengthens no
-// pause.
+// Retry rings for kinds whose run could not be made. Their next run starts at the time, and does not lengthen
+// their pause.
 func (b *Bell) Retry(kinds []Kind, at time.Time) {
 	for _, k := range kinds {
 		b.Ring(k, at)

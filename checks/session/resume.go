@@ -49,13 +49,15 @@ func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 // not have.
 var notLooked = []string{"job.none", "job.gpus.unknown"}
 
-// Unanswered holds the steps of a plan that were skipped in whole or in part, by index, with the
-// devices and the called checks that were skipped. "" stands for every fault of the step, as does a code
-// of [checks.NotYet]; [checks.NoneStuck] for every fault but a stuck process.
+// Unanswered holds the steps of a plan that were skipped in whole or in part, by index. Each string names
+// the skipped part:
+//   - a device, or a called check;
+//   - "" or a code of [checks.NotYet]: every fault of the step;
+//   - [checks.NoneStuck]: every fault of the step but a stuck process.
 type Unanswered map[int][]string
 
-// Note records the result of a step. An ordinary check that was skipped has an answer, unless it did
-// not look. An active test, or a line of bash that calls one, has an answer if it has measured
+// Note records the result of a step. A skipped passive check counts as answered, unless its code is in
+// notLooked. An active test, or a line of bash that calls one, has an answer if it has measured
 // something and skipped no GPU: a drain names one GPU, but the others can have a fault, too. Nothing
 // else that it reports is an answer: it can be from before the test began.
 func (u Unanswered) Note(s *plan.Step, list []checks.Finding) {
@@ -170,8 +172,8 @@ func (p Pass) Lacks(m slurm.Mark) string {
 }
 
 // mustAnswer reports whether a skipped step counts as not having looked. A skip of an ordinary
-// check in the same file is an answer: the check does not apply to the node. It is none if the check waits
-// for what starts after a boot.
+// check in the same file is an answer: the check does not apply to the node. It is no answer if the
+// check waits for something that starts after a boot.
 func (u Unanswered) mustAnswer(s *plan.Step, c slurm.Cause) bool {
 	return c.Job || s.Active || s.Kind == plan.ShellLine || slices.ContainsFunc(u[s.Index], checks.NotYet)
 }

@@ -263,7 +263,7 @@ func (p *pairPlan) together(q *inquiry) (others []int32) {
 	return others
 }
 
-// joinGroups accuses what a group of nodes share instead of the nodes, if they are healthy together.
+// joinGroups replaces suspects that pass together by one suspect: what they share, such as a switch.
 func (p *pairPlan) joinGroups(all []Suspect, lists [][]*inquiry) []Suspect {
 	groups := map[string][]int{} // by code
 	with := map[int][]int32{}

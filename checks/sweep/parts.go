@@ -199,8 +199,8 @@ func (e *evidence) networkOf(test int, i int32) string {
 	return e.f.nodes[i].Model
 }
 
-// separated returns what the parts of the cluster are that are apart. Those of other models or subnets are a
-// remark: they may be separate networks. Others are a doubt, and so is a part of fewer nodes than a group.
+// separated reports the parts of the cluster that do not reach each other: as a remark if their models or subnets
+// differ, since they may be separate networks, else as a doubt. A part of fewer nodes than a group is a doubt, too.
 func (e *evidence) separated() (doubts []Suspect, remarks []Distribution) {
 	seen := map[*plane]bool{}
 	for t := range e.tests {

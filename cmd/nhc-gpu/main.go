@@ -52,7 +52,7 @@ func main() {
 	os.Exit(guarded(os.Args))
 }
 
-// guarded keeps a panic of ours from the user.
+// guarded turns a panic into a report and an exit status.
 func guarded(argv []string) (exit int) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -104,8 +104,8 @@ func start(argv []string) int {
 }
 
 // work is the other half of this program: "shell PROGRAM" becomes bash,
-// "LANE ROOT" answers requests, "states ROOT LIBRARY" asks the driver of GPUs,
-// "ports ROOT PORTS" asks for their transceivers.
+// "LANE ROOT" answers requests, "states ROOT LIBRARY DIRS" reads the states of the GPUs from the
+// driver, "ports ROOT PORTS" asks for their transceivers.
 func work(args []string) int {
 	if len(args) == 2 && args[0] == "shell" {
 		err := run.BecomeShell(args[1])

@@ -45,7 +45,7 @@ func TestWalk(t *testing.T) {
 			t.Errorf("row %s-%s has the functions %s", row[1], row[2], want)
 		}
 	}
-	want := fmt.Sprintf("handed on %d times, by %d functions of %d packages, and crosses %d pipes", all-1, len(functions), len(packages), pipes)
+	want := fmt.Sprintf("passed on %d times, by %d functions of %d packages, and crosses %d pipes", all-1, len(functions), len(packages), pipes)
 	if !strings.Contains(strings.Join(strings.Fields(walk), " "), want) {
 		t.Errorf("the text does not say: %s", want)
 	}

@@ -55,8 +55,8 @@ func (j *Judge) countAhead() {
 	j.blame(from, s)
 }
 
-// judged records the step and the policy of the failures from index from
-// on.
+// judged records the step and the policy of the failures that begin at
+// index from.
 func (j *Judge) judged(from int, s *plan.Step) {
 	if j.steps == nil {
 		j.steps = map[int]*plan.Step{}

@@ -288,8 +288,7 @@ func (j *Judge) debugEnd() {
 // UnknownResult is the status in the result of a run without a verdict.
 const UnknownResult = "unknown"
 
-// LeaveResult writes the result of a background run without a failure, whose first failure has been
-// written already. doubt is the first unknown result.
+// LeaveResult writes the result of a background run, unless its first failure has already written one. doubt is the first unknown result.
 func (j *Judge) LeaveResult(exit int, doubt string) {
 	if j.n.Background && !j.left {
 		j.putResult(resultText(exit, doubt))

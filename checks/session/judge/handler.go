@@ -109,7 +109,7 @@ func (j *hearer) reply(list []checks.Finding) run.NativeReply {
 	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(list))}
 }
 
-// judgeCall applies to the findings of a called check what the site and persons have set for them.
+// judgeCall applies policies and silences to the findings of a check that bash has called.
 func (j *hearer) judgeCall(s *plan.Step, list []checks.Finding) []checks.Finding {
 	list = j.Soften(s, list)
 	if s.Active || slices.ContainsFunc(list, func(f checks.Finding) bool { return checks.NotYet(f.Code) }) {

@@ -42,7 +42,7 @@ type Judge struct {
 
 	fold    verdict.Fold
 	held    bool            // the node is marked only at the end of the run, or not at all
-	late    bool            // the same because of -a
+	late    bool            // with -a the node is marked only at the end: the plan has a check of our own
 	waiting string          // a forked line with a still unknown process ID
 	after   []verdict.Event // events for the time after the shell has run the site's helper
 	drill   *session.Drill  // nil: no rehearsal is under way
@@ -226,8 +226,8 @@ func (j *Judge) Line(_ context.Context, s *plan.Step) (more bool) {
 	return more
 }
 
-// Goes reports whether steps that can change something still run: not after a failure, unless -a
-// requests it. Around a job every check that only reads still runs.
+// Goes reports whether steps that can change something still run: around a job, only while no failure
+// concerns the job, or with -a.
 func (j *Judge) Goes() bool {
 	return j.job == nil || j.every || j.job.Blame.OfJob(j.fold.Failures()) < 0
 }
@@ -268,8 +268,8 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	return !f.Over()
 }
 
-// Soften returns the findings of a step with an error of the configuration made unknown, unless the site
-// wants that it drains the node, and with each failure that a person has accepted made a warning.
+// Soften changes errors of the configuration to Unknown, unless the site wants that they drain the node,
+// and failures that an operator has accepted to warnings.
 func (j *Judge) Soften(s *plan.Step, list []checks.Finding) []checks.Finding {
 	if !j.n.Set.ConfigErrorsDrain() {
 		list = session.Excuse(list, s.Lacks)

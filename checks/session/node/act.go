@@ -60,9 +60,9 @@ func (n *Node) ControllerOf(name string) *slurm.Controller {
 	return c
 }
 
-// longestWait returns how long a run may wait before the guard counts: only a health check waits,
-// since Slurm can start those of all nodes in the same moment, and only within its budget. It leaves time
-// for three calls: the read of the node, the count, and a write.
+// longestWait returns how long a run may wait before the guard counts: only runs that slurmd or the
+// monitor starts wait, since those of all nodes can start in the same moment, and only within their budget. It
+// leaves time for three calls: the read of the node, the count, and a write.
 func (n *Node) longestWait(now time.Time) time.Duration {
 	if !n.Unattended() || !n.Budget.Limited() {
 		return 0

@@ -155,7 +155,7 @@ func (n *Node) detectDistribution() {
 }
 
 // OpenState opens the stored state of the node. An error there costs one warning, and the run
-// continues without stored state. busy reports that another health check of slurmd is running.
+// continues without stored state. busy is the error if another run holds the lock.
 // Only root has stored state: only root acts.
 func (n *Node) OpenState(lock string) (busy error) {
 	n.detectDistribution()

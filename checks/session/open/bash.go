@@ -225,7 +225,7 @@ func (b *Bash) Line(apart bool, index int, text string, deadline time.Time) (sta
 // Pid returns the process ID of the shell.
 func (b *Bash) Pid() int { return b.shell.Pid() }
 
-// Close ends an idle shell. Its trap on EXIT has as long as a helper of the site.
+// Close ends an idle shell. The site's trap on EXIT has the time limit of a helper.
 func (b *Bash) Close() {
 	began := time.Now()
 	if b.shell != nil {

@@ -158,8 +158,8 @@ func (f *Files) Sysconfig() error {
 	return err
 }
 
-// usualName is the NAME of the runs of nhc.conf. Their MODE holds for every run of the node that sets
-// none itself.
+// usualName is the NAME of the health check. Its MODE applies to every run of the node that sets none
+// itself.
 const usualName = "nhc"
 
 // takesMode reports whether the run takes MODE from the files of nhc.conf's runs.
@@ -167,7 +167,7 @@ func (f *Files) takesMode() bool {
 	return f.Set.Get("NAME") != usualName && f.Set.Get(conf.SettingMode) == ""
 }
 
-// readMode takes MODE from the sysconfig file of nhc.conf's runs.
+// readMode takes MODE from the sysconfig file of the health check.
 func (f *Files) readMode() error {
 	if !f.takesMode() {
 		return nil

@@ -290,7 +290,7 @@ func (r *Repair) setUnanswered(unanswered bool) error {
 // probably since a person has cancelled it, no other follows. A request that Slurm has never had has failed.
 func (r *Repair) awaitBoot(ctx context.Context, open []*remedy.Attempt, row conf.Remedy, age time.Duration) (did string, err error) {
 	first := open[0]
-	if first.Do == conf.RebootNode && row.Command == nil && age > cancelled {
+	if first.Do == conf.RebootNode && row.Command == nil && age > cancelledAfter {
 		p, err := r.Controller().Read(ctx)
 		down := p.State.Class == slurm.Down || strings.HasPrefix(p.State.Text, "DOWN") // a drain outranks it
 		gone := err == nil && p.State.Order == "" && !down && p.State.Class != slurm.Unknown
@@ -315,8 +315,8 @@ func (r *Repair) awaitBoot(ctx context.Context, open []*remedy.Attempt, row conf
 	return r.end(ctx, open, fmt.Errorf("no boot within %s", row.Timeout))
 }
 
-// cancelled is the age from which a reboot that Slurm does not know of has been cancelled.
-const cancelled = 10 * time.Second
+// cancelledAfter is how long Slurm may not show a reboot that was asked for. After that it counts as cancelled.
+const cancelledAfter = 10 * time.Second
 
 // holdFor ends attempts with an error, and holds the node for another cause than too many tries.
 func (r *Repair) holdFor(ctx context.Context, open []*remedy.Attempt, why string, failed error) (did string, err error) {

@@ -200,7 +200,7 @@ const (
 	// jobTurn is the time between two runs that judge the samples of jobs.
 	jobTurn = time.Minute
 	// mostMute is how many signs of life the state directory may leave without an answer, mostJobless how many
-	// questions the source of jobs. A node without memory or with slow disks is slow, too.
+	// questions the source of jobs. It is more than one because a loaded node answers late, too.
 	mostMute    = 4
 	mostJobless = 4
 )
@@ -393,8 +393,8 @@ func (w *watch) hear(r answer) {
 	w.handled()
 }
 
-// hearJobs takes the jobs on the node. If their source fails again and again they are unknown: for a job that may
-// have ended, no GPU is kept open.
+// hearJobs takes the jobs on the node. If their source fails again and again, the list is emptied, so that
+// NVML is closed: the jobs may have ended.
 func (w *watch) hearJobs(r answer) {
 	switch {
 	case r.err == nil && r.resp.Heard != nil:

@@ -230,8 +230,8 @@ func (r *Run) act() int {
 	return r.unknown()
 }
 
-// busy reports whether this run must end at once: slurmd has started a second health check while
-// the first still runs, or an event comes during a run. No other run does that, and takes the lock.
+// busy opens the stored state. Runs of slurmd and of the monitor take the lock of runs: busy reports whether
+// another run holds it, and this one must end at once.
 func (r *Run) busy() bool {
 	lock := ""
 	if r.Unattended() {

@@ -384,7 +384,7 @@ func (p *page) repeated(left, right phrase, native bool) {
 	p.seen[key] = seenLine{line: left.Pos.Line}
 }
 
-// settings returns the names that are settings of this program or of LBNL NHC.
+// settingNames returns the names that are settings of this program or of LBNL NHC.
 func settingNames() []string {
 	names := append(slices.Concat(setting.OwnVars, tooLate, unused, otherSettings), slices.Collect(maps.Keys(settingForms()))...)
 	slices.Sort(names)

@@ -133,8 +133,6 @@ func Parse(args []string, cmd *cobra.Command) (*Options, error) {
 	return o, err
 }
 
-// parseLong sets a long option of cmd. It refuses --check=false: a run that drains the node
-// must not look like one that does not.
 // joinValues joins each long option that has a value with its value: "--format json" becomes
 // "--format=json".
 func joinValues(args []string, cmd *cobra.Command) (joined []string) {
@@ -152,6 +150,8 @@ func joinValues(args []string, cmd *cobra.Command) (joined []string) {
 	return joined
 }
 
+// parseLong sets a long option of cmd. It refuses --check=false: a run that drains the node
+// must not look like one that does not.
 func parseLong(text string, cmd *cobra.Command) error {
 	name, _, valued := strings.Cut(text, "=")
 	if f := cmd.Flags().Lookup(name); f == nil || valued && f.Value.Type() == "bool" {
