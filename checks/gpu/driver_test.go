@@ -164,9 +164,7 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 	running := driverless("no driver, and a job runs", words, missing("job 123 runs here"))
 	maps.Copy(running.Files, checktest.UseNode(checktest.UseProc{PID: 1, Args: "/sbin/init"}, checktest.UseProc{PID: 50, Args: "slurmstepd: [123.batch]"}))
 	running.Broken = true
-	unusable := missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)
-	unusable.Remedy = checks.RebootNode
-	failed := driverless("the driver could not be loaded", words, unusable).
+	failed := driverless("the driver could not be loaded", words, missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)).
 		Holding("dev/kmsg", "4,1,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n4,2,2000000,-;NVRM: None of the NVIDIA devices were initialized.\n")
 	failed.Broken = true
 	dead := missing(`the kernel's log has "The NVIDIA probe routine failed for 8 device(s)"`)

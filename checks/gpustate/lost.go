@@ -245,8 +245,8 @@ type lastLoad struct {
 // DriverRemedy returns what repairs a driver that is not loaded.
 func DriverRemedy(env *checks.Env) checks.Remedy { return readLoad(env).remedy }
 
-// readLoad reads the kernel's log about the driver. A boot builds no module, but it can repair GPUs that the module
-// could not start; a GPU that has fallen off the bus before that needs a power cycle. An unreadable log says nothing.
+// readLoad reads the kernel's log about the driver. A boot builds no module; but if the module could not start GPUs that
+// had fallen off the bus, a power cycle can bring them back. An unreadable log says nothing.
 func readLoad(env *checks.Env) lastLoad {
 	none := lastLoad{remedy: checks.FixConfig}
 	l, seq, lost := none, uint64(0), false
@@ -254,12 +254,14 @@ func readLoad(env *checks.Env) lastLoad {
 		switch line.Kind {
 		case checks.SaysLostLong:
 			lost = true
-		case checks.SaysNoModule, checks.SaysProbeFailed:
+		case checks.SaysNoModule:
+			l.failed, l.remedy, seq = line.Words(), checks.FixConfig, r.Seq
+		case checks.SaysProbeFailed:
 			if l.failed == "" {
 				l.failed, seq = line.Words(), r.Seq
 			}
-			if line.Kind == checks.SaysProbeFailed {
-				l.remedy = checks.RebootNode
+			if lost {
+				l.remedy = checks.PowerCycle
 			}
 		case checks.SaysLoad:
 			if r.Seq > seq {
@@ -267,9 +269,6 @@ func readLoad(env *checks.Env) lastLoad {
 			}
 		}
 	})
-	if lost && l.remedy == checks.RebootNode {
-		l.remedy = checks.PowerCycle
-	}
 	return l
 }
 
