@@ -310,6 +310,8 @@ func (d *delivery) command() {
 	switch {
 	case err == nil && out.TimedOut:
 		err = fmt.Errorf("no end within %s", timeout.Round(10*time.Millisecond))
+	case err != nil && ctx.Err() != nil: // nor did its worker end in time
+		err = fmt.Errorf("no end within %s: %w", timeout.Round(10*time.Millisecond), err)
 	case err == nil && out.Status != 0:
 		err = fmt.Errorf("exit status %d", out.Status)
 	}
