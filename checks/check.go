@@ -332,6 +332,12 @@ type Bounded interface {
 	Freshness() time.Duration
 }
 
+// Waiter is a check that can wait for a command of the site, as long as the run lasts.
+type Waiter interface {
+	Check
+	WaitsForCommand() bool
+}
+
 // Usable returns the part of a run's duration that an active test can use. One sixth is
 // reserved for the steps after a hang.
 func Usable(run time.Duration) time.Duration { return run - run/6 }

@@ -158,10 +158,18 @@ func (e *Env) runExternal(broken func(error)) func(match.External, string, strin
 		}
 		// Unquoted, so runs of blanks collapse; set -f: no pathname expansion. LBNL NHC does the same.
 		c := e.Shell("shopt -s extglob; set -f; eval $2", "nhc", s, p.command)
+		for name, value := range e.Vars { // also those that are not exported
+			if name != "SHELLOPTS" && strings.Contains(x.Command, name) {
+				c.Env = append(c.Env, name+"="+value)
+			}
+		}
 		e.At("run external matcher %s", x.Command)
 		exit := e.Host.Run(context.Background(), c)
-		if exit.Err != nil {
+		switch {
+		case exit.Err != nil:
 			broken(fmt.Errorf("run external matcher %q: %w", x.Command, exit.Err))
+		case exit.Status == probe.NotFound: // a function of the site is only in the run's own bash
+			broken(fmt.Errorf("run external matcher %q: not found", x.Command))
 		}
 		known[p] = exit.Status == 0 && exit.Err == nil && !exit.Stuck
 		return known[p]

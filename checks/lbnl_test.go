@@ -52,7 +52,7 @@ func TestExternalMatchers(t *testing.T) {
 			t.Errorf("match(%q, %q) = %v, want %v", tt.s, tt.expr, got, tt.want)
 		}
 	}
-	if len(notes) > 0 {
+	if len(notes) != 1 || notes[0].Severity != Unknown || notes[0].Message != `run external matcher "/no/such/matcher %h": not found` {
 		t.Errorf("notes: %v", notes)
 	}
 	if _, err := os.Stat(hit); err == nil {

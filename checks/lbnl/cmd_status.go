@@ -117,7 +117,13 @@ func (r *commandRun) parse(env *checks.Env) *checks.Finding {
 		f := checks.WrongValue(r.check, "timeout", r.limit, "whole seconds")
 		return &f
 	}
-	if all := int64(env.Timeout / time.Second); all > 0 && seconds > all {
+	all := int64(env.Timeout / time.Second)
+	if text := env.Lookup("TIMEOUT"); text != "" { // slurmd can end the run earlier, and the command with it
+		if n, ok := checks.ParseInteger(text); ok && (n == 0 || n > all) {
+			all = n
+		}
+	}
+	if all > 0 && seconds > all {
 		f := checks.Usage(fmt.Sprintf("%s:  Command timeout %s exceeds NHC timeout %d", r.check, r.limit, all), "")
 		return &f
 	}

@@ -1,6 +1,7 @@
 package lbnl
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ var _ = checktest.Table("check_cmd_status", func(string) []checktest.Scenario {
 		onLine("killed", checktest.Of("sh", "-c", "kill -9 $$"), status("sh -c kill -9 $$", "137", "0", "137")),
 		onLine("the alarm comes first", checktest.Of("-t", "1", "sh", "-c", "sleep 20; true"), status("sh -c sleep 20; true", "142", "0", "142")),
 
+		withTIMEOUT(onLine("longer than slurmd lets it run", checktest.Of("-t", "60", "true")).In(50*time.Second), "120"),
 		onLine("longer than the run", checktest.Of("-t", "31", "true"), checktest.UsageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).In(30 * time.Second),
 		onLine("timeout is no number", checktest.Of("-t", "1.5", "true"), cmdValue("check_cmd_status", "timeout", "1.5", "whole seconds")),
 		onLine("status is no number", checktest.Of("-r", "one", "true"), cmdValue("check_cmd_status", "exit status", "one", "a whole number")),
@@ -52,6 +54,16 @@ var _ = checktest.Table("check_cmd_status", func(string) []checktest.Scenario {
 		inRoot(onLine("garbage for a program", checktest.Of("{root}/p"), status("{root}/p", "126", "0", "126: run {root}/p: exec format error")), map[string]string{"p": "\x7fELF\x00\xff"}).OnBroken(),
 	}
 })
+
+// withTIMEOUT sets the TIMEOUT of the site, which can be longer than slurmd lets a run take.
+func withTIMEOUT(s checktest.Scenario, seconds string) checktest.Scenario {
+	s.Vars, s.UnitOnly = maps.Clone(s.Vars), true
+	if s.Vars == nil {
+		s.Vars = map[string]string{}
+	}
+	s.Vars["TIMEOUT"] = seconds
+	return s
+}
 
 // TestCommandTimeout shows that the message depends on the signal that ended the command.
 func TestCommandTimeout(t *testing.T) {

@@ -71,6 +71,9 @@ func init() {
 	})
 }
 
+// WaitsForCommand implements [checks.Waiter]: a service can take a while to start.
+func (s *psService) WaitsForCommand() bool { return s.Wait || s.Verify }
+
 // unwanted reports whether the line is about a service that must not run.
 func (s *psService) unwanted() bool { return s.Stop || s.Kill || s.FoundAction != "" }
 

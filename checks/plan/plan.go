@@ -347,10 +347,10 @@ func runsCommands(info checks.Info, c checks.Check) bool {
 
 // StepTimeout returns the deadline of a native step; timeout is TIMEOUT. A step gets half of
 // the run, at most [longestStep], so that a hang leaves time for the following steps. A check
-// that waits for a command has that command's own limit, and the run's: 0. A vendor's library
-// gets five sixths of the run: without persistence mode the driver takes a second or two to
-// wake each GPU, and a slow node does not hang. A check that waits gets two thirds. An active
-// test gets its own bound plus activeGrace.
+// that waits for a command has that command's own limit, and the run's: 0. A [checks.Waiter]
+// gets the whole run. A vendor's library gets five sixths of the run: without persistence mode
+// the driver takes a second or two to wake each GPU, and a slow node does not hang. A check that
+// waits gets two thirds. An active test gets its own bound plus activeGrace.
 func StepTimeout(info checks.Info, c checks.Check, timeout time.Duration) time.Duration {
 	if info.Timeout > 0 {
 		return info.Timeout
@@ -360,6 +360,9 @@ func StepTimeout(info checks.Info, c checks.Check, timeout time.Duration) time.D
 	}
 	if info.Lane == checks.Cmd {
 		return 0
+	}
+	if w, ok := c.(checks.Waiter); ok && w.WaitsForCommand() && timeout > 0 {
+		return timeout
 	}
 	if info.Waits && !info.Lane.Vendor() && timeout > 0 {
 		return timeout * 2 / 3

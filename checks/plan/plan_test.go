@@ -220,6 +220,12 @@ func TestBuildTables(t *testing.T) {
 	}
 }
 
+// waiter is a check that can wait for a command.
+type waiter bool
+
+func (waiter) Run(context.Context, *checks.Env) []checks.Finding { return nil }
+func (w waiter) WaitsForCommand() bool                           { return bool(w) }
+
 func TestStepTimeout(t *testing.T) {
 	t.Parallel()
 	local := checks.Info{Lane: checks.Local}
@@ -232,6 +238,12 @@ func TestStepTimeout(t *testing.T) {
 	}
 	if got := StepTimeout(checks.Info{Lane: checks.Cmd}, nil, time.Minute); got != 0 {
 		t.Errorf("a command: got %s, want none but its own", got)
+	}
+	if got := StepTimeout(local, waiter(true), time.Minute); got != time.Minute {
+		t.Errorf("one that waits for its action: got %s, want the whole run", got)
+	}
+	if wait, look := StepTimeout(local, waiter(true), 0), StepTimeout(local, waiter(false), time.Minute); wait != 10*time.Second || look != wait {
+		t.Errorf("without TIMEOUT: got %s, one that only looks: %s, want 10 s", wait, look)
 	}
 	for run, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 30 * time.Second: 25 * time.Second, 6 * time.Second: 5 * time.Second} {
 		if got := StepTimeout(checks.Info{Lane: checks.NVML}, nil, run); got != want {

@@ -12,9 +12,11 @@ LOADAVG=() RUNPROCS=0 TOTPROCS=0 LASTPID=0
 FS_DEV=() FS_MNTPT=() FS_TYPE=() FS_OPTS=()
 DF_DEV=() DF_TYPE=() DF_SIZE=() DF_USED=() DF_FREE=() DF_PCT=() DF_MNTPT=()
 DFI_DEV=() DFI_TYPE=() DFI_INODES=() DFI_IUSED=() DFI_IFREE=() DFI_PCT=() DFI_MNTPT=()
+: "${STAT_CMD:=/usr/bin/stat}" "${STAT_FMT_ARGS:=-c}" "${NETSTAT_CMD:=netstat}" "${NETSTAT_ARGS:=-Tanpee -A inet,inet6,unix}"
+: "${SS_CMD:=ss}" "${SS_ARGS:=-anpee -A inet,unix}"
 : "${DF_CMD:=df}" "${DF_FLAGS:=-Tka}" "${DFI_CMD:=$DF_CMD}" "${DFI_FLAGS:=-Tia}"
 
-JOBUSERS=()
+[[ -n ${JOBUSERS[*]-} ]] || JOBUSERS=() # a line may have set it before
 : "${NHC_AUTH_USERS:=root nobody}"
 
 # The node's hardware.
@@ -302,7 +304,7 @@ nhc_sockets_gather_data() {
     local __nhc_line __nhc_word __nhc_i=0 __nhc_who IFS=$' \t\n'
     local -a __nhc_f
     NET_PROTO=() NET_LOCADDR=() NET_RMTADDR=() NET_TYPE=() NET_STATE=() NET_USER=() NET_UID=() NET_PROCPID=() NET_PROCNAME=() NET_STR=()
-    type -t "${SS_CMD:=ss}" >/dev/null || return 1
+    type -t "$SS_CMD" >/dev/null || return 1
     while read -r -a __nhc_f; do
         [[ ${__nhc_f[0]-} != Netid && ${#__nhc_f[*]} -ge 6 ]] || continue
         NET_PROTO[__nhc_i]="${__nhc_f[0]}" NET_STATE[__nhc_i]="${__nhc_f[1]}" NET_LOCADDR[__nhc_i]="${__nhc_f[4]}"
@@ -329,7 +331,7 @@ nhc_sockets_gather_data() {
         NET_STR[__nhc_i]="${NET_PROTO[__nhc_i]}${NET_TYPE[__nhc_i]:+.${NET_TYPE[__nhc_i]}}/$__nhc_who:  $__nhc_line"
         dbg "Got socket $__nhc_i:  ${NET_STR[__nhc_i]}"
         __nhc_i=$((__nhc_i + 1))
-    done < <($SS_CMD ${SS_ARGS:--anpee -A inet,unix} 2>/dev/null)
+    done < <($SS_CMD $SS_ARGS 2>/dev/null)
     return 0
 }
 

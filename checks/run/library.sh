@@ -51,8 +51,9 @@ array_join() {
     if [[ -n ${3-} ]]; then printf -v "$3" %s "$__nhc_text"; else echo "$__nhc_text"; fi
 }
 
-# Sizes and counts: converts NUMBER[kmgtpe] to a number of kB or of things, and back. A word that is
-# not a number dies; LBNL NHC would continue with an empty one.
+# Sizes and counts: converts NUMBER[kmgtpe] to a number of kB or of things, and back. A word without
+# a unit stays as it is (90%). A unit behind anything but a number dies; LBNL NHC would continue with
+# an empty word.
 
 # __nhc_number FUNCTION WORD BASE UNIT: NUMBER times BASE for each unit above UNIT,
 # in the caller's __nhc_word.
@@ -67,12 +68,12 @@ __nhc_number() {
         *[pP]) __nhc_power=5 ;;
         *[eE]) __nhc_power=6 ;;
     esac
-    ((__nhc_power == 0)) || __nhc_word="${__nhc_word%?}"
+    ((__nhc_power == 0)) && return 0
+    __nhc_word="${__nhc_word%?}"
     if ! [[ $__nhc_word =~ ^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$ ]]; then
         die 1 "$1:  Invalid number \"$2\""
         return 1
     fi
-    ((__nhc_power == 0)) && return 0
     for ((__nhc_unit = $4; __nhc_unit < __nhc_power; __nhc_unit++)); do __nhc_word=$((__nhc_word * $3)); done
 }
 

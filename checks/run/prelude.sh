@@ -258,13 +258,13 @@ __nhc_library() {
 # __nhc_load KIND FILE|TEXT...: loads the scripts of $INCDIR as LBNL NHC does: sorted, inside a
 # function, with IFS empty. For a file of LBNL's own (KIND is not "site") it evaluates a text that
 # restores the functions of this program, which earlier files may have replaced; later files can
-# replace them again.
+# replace them again, or copy and call them. A check whose text differs afterwards is the site's.
 __nhc_load() {
     local IFS='' __nhc_n
-    local -a __nhc_own=()
+    local -a __nhc_own=() __nhc_was=() __nhc_is=() __nhc_users=(nhc_job_find_users nhc_job_user_auth)
     dbg "Loading scripts from $INCDIR..."
     __nhc_library
-    unset -f "${__nhc_checks[@]}"
+    __nhc_texts __nhc_was "${__nhc_users[@]}"
     while (($# > 0)); do
         if [[ $1 == site ]]; then
             dbg "Loading ${2##*/}"
@@ -275,10 +275,36 @@ __nhc_load() {
         shift 2
     done
     for __nhc_n in "${__nhc_checks[@]}"; do
-        if declare -F "$__nhc_n" >/dev/null; then __nhc_own+=("$__nhc_n"); else __nhc_native "$__nhc_n"; fi
+        declare -F "$__nhc_n" >/dev/null || __nhc_native "$__nhc_n"
     done
+    __nhc_texts __nhc_is "${__nhc_checks[@]}"
+    __nhc_changed
+    __nhc_texts __nhc_is "${__nhc_users[@]}"
+    if [[ "${__nhc_was[*]-}" != "${__nhc_is[*]-}" ]]; then __nhc_site_users=1; fi
+    # The shell has to run the check then, with the users that it knows.
+    if [[ -n ${__nhc_site_users-}${JOBUSERS[*]-} ]]; then __nhc_own+=(check_ps_unauth_users); fi
     __nhc_event functions "${__nhc_own[@]}"
     __nhc_dump
+}
+
+# __nhc_texts ARRAY FUNCTION...: the lines of functions. They come through a memory file, which needs
+# no process.
+__nhc_texts() {
+    builtin declare -f "${@:2}" >|/proc/self/fd/66 || builtin : # a script has removed one
+    builtin mapfile -t "$1" </proc/self/fd/66
+}
+
+# __nhc_changed adds the checks in __nhc_is that __nhc_native has not made to __nhc_own.
+__nhc_changed() {
+    local __nhc_i __nhc_n
+    for ((__nhc_i = 0; __nhc_i < ${#__nhc_is[@]}; __nhc_i++)); do
+        [[ ${__nhc_is[__nhc_i]} == check_*' () ' ]] || continue
+        __nhc_n="${__nhc_is[__nhc_i]%' () '}"
+        case ${__nhc_is[__nhc_i + 2]-}/${__nhc_is[__nhc_i + 3]-} in
+            "    __nhc_ask native $__nhc_n \"\$@\"/}" | "    ${__nhc_in_shell[$__nhc_n]-none} \"\$@\"/}") ;;
+            *) __nhc_own+=("$__nhc_n") ;;
+        esac
+    done
 }
 
 # A script must not see the arguments of __nhc_load as its own.

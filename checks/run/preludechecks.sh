@@ -61,10 +61,10 @@ mcheck() {
 }
 
 # __nhc_native NAME...: checks of this program as functions.
+declare -A __nhc_in_shell=([check_cmd_status]=__nhc_cmd_status [check_ps_unauth_users]=__nhc_unauth_users)
 __nhc_native() {
     local __nhc_n
-    for __nhc_n; do eval "$__nhc_n() { __nhc_ask native $__nhc_n \"\$@\"; }"; done
-    [[ $* != *check_cmd_status* ]] || check_cmd_status() { __nhc_cmd_status "$@"; }
+    for __nhc_n; do eval "$__nhc_n() { ${__nhc_in_shell[$__nhc_n]-__nhc_ask native $__nhc_n} \"\$@\"; }"; done
 }
 
 # __nhc_behind COUNT: runs, after a good check line, the lines of CHECKS after COUNT, which
@@ -83,6 +83,25 @@ __nhc_behind() {
     CHECK="$__nhc_line"
 }
 __nhc_one() { . /proc/self/fd/63; }
+
+# check_ps_unauth_users skips the users that a line or a script has put into JOBUSERS, and those that
+# functions of the site allow: nhc_job_user_auth, which calls nhc_job_find_users.
+__nhc_unauth_users() {
+    local IFS=$' \t\n' __nhc_pid __nhc_who __nhc_users=''
+    local -A __nhc_seen=()
+    if [[ -n ${__nhc_site_users-} ]]; then
+        nhc_ps_gather_data
+        for __nhc_pid in ${PS_PROCS[@]+"${PS_PROCS[@]}"}; do
+            __nhc_who="${PS_USER[__nhc_pid]:-${PS_UID[__nhc_pid]}}"
+            [[ -z ${__nhc_seen[$__nhc_who]-} ]] || continue
+            __nhc_seen[$__nhc_who]=1
+            if nhc_job_user_auth "${PS_USER[__nhc_pid]}" "${PS_UID[__nhc_pid]}"; then __nhc_users+=" $__nhc_who"; fi
+        done
+    fi
+    __nhc_users+=" ${JOBUSERS[*]-}"
+    if [[ -n ${__nhc_users// /} ]]; then set -- -n "$__nhc_users" "$@"; fi
+    __nhc_ask native check_ps_unauth_users "$@"
+}
 
 # check_cmd_status may name a function of this shell, which no other program can run.
 __nhc_cmd_status() {

@@ -8,18 +8,26 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// Overrides returns the checks of this program that scripts redefine, as far as their text shows. A
-// file of LBNL NHC restores its own functions that earlier files have redefined.
+// UnauthUsers is the check that lets the site decide, by JOBUSERS or by functions, who may have processes: the shell
+// then runs it.
+const UnauthUsers = "check_ps_unauth_users"
+
+// Overrides returns the checks of this program that scripts redefine, or that the shell must run because of
+// them, as far as their text shows. A file of LBNL NHC restores its own functions that earlier files have redefined.
 func Overrides(scripts []wire.Script) map[string]bool {
-	over := map[string]bool{}
+	ours := map[string]bool{} // whether the last definition of a function is the site's
 	for _, s := range scripts {
 		for _, name := range s.Functions {
-			if _, ok := checks.Lookup(name); !ok {
-				continue
-			}
-			if over[name] = true; s.Stock {
-				delete(over, name)
-			}
+			ours[name] = !s.Stock
+		}
+	}
+	over := map[string]bool{}
+	for name, is := range ours {
+		if name == "nhc_job_find_users" || name == "nhc_job_user_auth" {
+			name = UnauthUsers
+		}
+		if _, ok := checks.Lookup(name); ok && is {
+			over[name] = true
 		}
 	}
 	return over
@@ -63,7 +71,7 @@ func buildLoadArgs(scripts []wire.Script) (words []string) {
 		var text strings.Builder
 		for _, name := range s.Functions {
 			if _, native := checks.Lookup(name); native {
-				text.WriteString("unset -f " + name + "\n") // __nhc_load defines it at the end
+				text.WriteString("__nhc_native " + name + "\n")
 			} else {
 				text.WriteString(texts[name])
 			}

@@ -25,7 +25,7 @@ func TestLoadWords(t *testing.T) {
 	}
 	script += "for n in check_hw_eth check_hw_cpuinfo check_hw_topology array_push mcheck_glob nhc_hw_gather_data; do\n" +
 		`case "$(declare -f $n)" in *99*) echo $n site ;; "") echo $n none ;; *) echo $n ours ;; esac; done`
-	want := "check_hw_eth none\ncheck_hw_cpuinfo none\ncheck_hw_topology site\narray_push ours\nmcheck_glob site\nnhc_hw_gather_data ours\n"
+	want := "check_hw_eth ours\ncheck_hw_cpuinfo ours\ncheck_hw_topology site\narray_push ours\nmcheck_glob site\nnhc_hw_gather_data ours\n"
 	if diff := cmp.Diff(want, withLibrary(t, script)); diff != "" {
 		t.Errorf("after loading (-want +got):\n%s", diff)
 	}

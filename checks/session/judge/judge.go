@@ -40,12 +40,13 @@ type Judge struct {
 
 	timeout atomic.Int64 // [open.Files.Timeout] for the lanes, which read it while lines change settings
 
-	fold    verdict.Fold
-	held    bool            // the node is marked only at the end of the run, or not at all
-	late    bool            // with -a the node is marked only at the end: the plan has a check of our own
-	waiting string          // a forked line with a still unknown process ID
-	after   []verdict.Event // events for the time after the shell has run the site's helper
-	drill   *session.Drill  // nil: no rehearsal is under way
+	fold      verdict.Fold
+	held      bool            // the node is marked only at the end of the run, or not at all
+	late      bool            // with -a the node is marked only at the end: the plan has a check of our own
+	waiting   string          // a forked line with a still unknown process ID
+	after     []verdict.Event // events for the time after the shell has run the site's helper
+	drill     *session.Drill  // nil: no rehearsal is under way
+	uncounted int             // failures that FAIL_CNT of the shell does not count yet
 
 	remedies *remedy.Record // nil: the site permits none, or its record cannot be used
 	keepOut  string         // why a healthy run does not resume the node, "" if it does
@@ -143,6 +144,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	j.unanswered.Note(j.current, res.Findings)
 	j.emit(j.fold.Findings(j.attribute(s.Name, j.apply(s, res.Findings))))
 	j.judged(from, s)
+	j.uncounted += len(j.fold.Failures()) - from
 	return !j.fold.Over()
 }
 
@@ -245,6 +247,10 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	}
 	if f.Over() {
 		return false
+	}
+	if j.uncounted > 0 {
+		j.bash.Assign(fmt.Sprintf("((FAIL_CNT += %d)) || :\n", j.uncounted))
+		j.uncounted = 0
 	}
 	j.n.Log.Flush()
 	j.n.Pool.KeepGuard()

@@ -25,7 +25,7 @@ type Bash struct {
 	Vetted    []conf.Line     // the lines of this host
 	Scripts   []wire.Script   // the files of INCDIR, including LBNL NHC's own
 	Unloaded  error           // why the scripts were not read
-	overrides map[string]bool // checks of this program that the scripts redefine
+	overrides map[string]bool // checks that the scripts redefine, or that the shell must run because of them
 
 	shell    *run.Shell
 	dressed  bool              // the shell has the settings and lines
@@ -240,7 +240,7 @@ func (b *Bash) Close() {
 func (b *Bash) Settings(values map[string]string) {
 	changed := false
 	for name, v := range values {
-		if b.n.Set.Get(name) != v {
+		if b.n.Set.Get(name) != v && !notSetting(name, v) {
 			b.n.Set.Put(name, v, false)
 			changed = true
 		}
@@ -250,13 +250,19 @@ func (b *Bash) Settings(values map[string]string) {
 	}
 }
 
+// notSetting reports whether a variable of a script only has the name of a setting, such as a local MODE with the
+// permissions of a file: it changes no setting.
+func notSetting(name, value string) bool {
+	return slices.Contains(conf.Chosen, name) && (value == "" || conf.WrongChoice(name, value) != nil)
+}
+
 // Environ copies the exported variables of bash. A setting that is exported only when it has a value
 // can be unknown to bash; bash reports the variables that it no longer exports.
 func (b *Bash) Environ(values map[string]string) {
 	set, changed := b.n.Set, false
 	for name, v := range values {
 		old, ok := set.Lookup(name)
-		if !setting.ReadonlyInBash[name] && (!ok || old != v || !set.Export[name]) {
+		if !setting.ReadonlyInBash[name] && !notSetting(name, v) && (!ok || old != v || !set.Export[name]) {
 			set.Put(name, v, true)
 			changed = true
 		}
@@ -278,6 +284,9 @@ func (b *Bash) Variables(vars []run.ShellVar) {
 	set, seen := b.n.Set, map[string]bool{}
 	for _, v := range vars {
 		seen[v.Name] = true
+		if b.dressed && notSetting(v.Name, v.Value) { // in sysconfig it is an error
+			continue
+		}
 		if old, ok := set.Lookup(v.Name); !ok || old != v.Value || v.Export && !set.Export[v.Name] {
 			set.Put(v.Name, v.Value, v.Export)
 		}

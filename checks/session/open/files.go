@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -125,8 +126,17 @@ func (f *Files) UnderSlurm() {
 // Build plans the lines of nhc.conf and the tables of nhc.toml for the context of the
 // run.
 func (f *Files) Build() *plan.Plan {
+	functions := f.Bash.overrides
+	names := func(l conf.Line) bool { return strings.Contains(l.Check, "JOBUSERS") }
+	if len(f.Set.Arrays["JOBUSERS"]) > 0 || slices.ContainsFunc(f.Bash.Vetted, names) {
+		functions = maps.Clone(functions)
+		if functions == nil {
+			functions = map[string]bool{}
+		}
+		functions[run.UnauthUsers] = true
+	}
 	opts := plan.Options{
-		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: f.Bash.overrides,
+		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: functions,
 		Sourced: f.Sourced != "" || f.Bash.HasScripts(), Trace: f.Bash.trace, InPlace: verdict.InPlace,
 		Context: f.Context(), Policies: f.Config, Own: f.Own, NoGPUs: f.NoGPUs, Events: f.Events,
 	}

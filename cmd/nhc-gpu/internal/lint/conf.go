@@ -100,7 +100,7 @@ func (l *linter) dropped() {
 	for _, s := range l.f.Bash.Scripts {
 		if s.Altered {
 			l.add(finding{
-				File: s.Path, Severity: remark, Text: "the file differs from LBNL NHC's file of each known version", Now: "its functions are used, not the built-in ones",
+				File: s.Path, Severity: remark, Text: "the file differs from LBNL NHC's file of each known version", Now: "its checks are used, not the built-in ones",
 				Fix: "remove the file, and keep what you changed in a file of your own, zz_site.nhc",
 			})
 		}

@@ -184,7 +184,7 @@ func droppedWhy(d run.Dropped) string {
 
 // alteredText reports a file that has the name of one of LBNL NHC's, and other content.
 func alteredText(s wire.Script) string {
-	return s.Path + " differs from LBNL NHC's file of each known version: its functions are used, not the built-in ones"
+	return s.Path + " differs from LBNL NHC's file of each known version: its checks are used, not the built-in ones"
 }
 
 func lane(s *plan.Step) string {
