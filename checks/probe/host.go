@@ -1,4 +1,4 @@
-// Package probe, with the packages below it, reads the hardware and the operating system for checks.
+// Package probe reads, with the packages below it, the hardware and the operating system for checks.
 //
 // Every source is one file. All of them read below one root directory, which is "/" on a node and a
 // small tree of files in a test. Any of these calls can block forever on a faulty node (a dead NFS
