@@ -170,12 +170,12 @@ func TestMarksOfUnknownState(t *testing.T) {
 	}
 }
 
-// An edited reason stays if no message is stored.
-func TestMarksOfEarlierVersions(t *testing.T) {
+// An edited reason stays if no message is stored. A drain without a cause ends with any run that passes.
+func TestMarksWithoutMessage(t *testing.T) {
 	t.Parallel()
 	for text, kept := range map[string]bool{
-		`"check":"check_job_leftovers"`: true,
-		`"reason":"NHC: x"`:             false, // an earlier version stored only the marks of prologs and epilogs
+		`"marks":[{"check":"check_job_leftovers","job":true}]`: true,
+		`"reason":"NHC: x"`: false,
 	} {
 		f := &fake{state: "IDLE+DRAIN", reason: "NHC: x"}
 		c := controller(t, f)

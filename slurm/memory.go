@@ -62,12 +62,8 @@ type Memory struct {
 	// Pretended is the last change that such a run would have sent.
 	Pretended Pretended `json:"pretended,omitzero"`
 
-	// Marks are the causes of the node's drain, see [Mark]; empty if a version
-	// without marks drained it.
+	// Marks are the causes of the node's drain, see [Mark].
 	Marks []Mark `json:"marks,omitempty"`
-
-	// Check is a mark of a prolog or an epilog, as earlier versions kept it.
-	Check string `json:"check,omitempty"`
 }
 
 // Pending is a drain that could not be delivered. The zero value means none.
@@ -214,9 +210,6 @@ func (c *Controller) recall() (Memory, error) {
 	m, err := c.load()
 	if err != nil || m.BootID != c.BootID || c.BootID == "" {
 		return Memory{}, err
-	}
-	if m.Check != "" {
-		m.Marks, m.Check = append(m.Marks, Mark{Cause: Cause{Check: m.Check, Job: true}}), ""
 	}
 	return m, nil
 }

@@ -26,11 +26,13 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	keeps := checktest.OnGPUs("the boards are stored", checktest.Of("8"), nil)
 	keeps.Leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boards":` + boards(0, 1, 2, 3, 4, 5, 6, 7) + `}`}
 	// A board that does not answer keeps the boot in which it last did: it can be another one now.
-	booted := lost("one not in NVML, after a boot", `{"machine":"","boot":"b1","boards":`+boards(0, 1, 2, 3, 4, 5, 6, 7)+`}`, checks.Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}).
+	seenIn := func(boot string) string {
+		boot = `,"boot":"` + boot + `"}`
+		return strings.TrimSuffix(strings.ReplaceAll(boards(0, 1, 2, 3, 4, 5, 6, 7), "}", boot), boot) + "}"
+	}
+	booted := lost("one not in NVML, after a boot", `{"machine":"","boot":"b1","boards":`+seenIn("b1")+`}`, checks.Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}).
 		Holding("proc/sys/kernel/random/boot_id", "b2\n")
-	after := strings.ReplaceAll(boards(0, 1, 2, 3, 4, 5, 6, 7), "}", `,"boot":"b2"}`)
-	after = strings.TrimSuffix(after, `,"boot":"b2"}`) + "}"
-	booted.Leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boot":"b2","boards":` + strings.Replace(after, fakenvml.UUID(3)+`","boot":"b2"`, fakenvml.UUID(3)+`","boot":"b1"`, 1) + `}`}
+	booted.Leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boot":"b2","boards":` + strings.Replace(seenIn("b2"), fakenvml.UUID(3)+`","boot":"b2"`, fakenvml.UUID(3)+`","boot":"b1"`, 1) + `}`}
 	return []checktest.Scenario{
 		booted,
 		lost("one not in NVML, with a known board", `{"machine":"","boards":`+board+`}`, checks.Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}),

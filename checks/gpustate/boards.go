@@ -55,10 +55,6 @@ func keepBoards(env *checks.Env, n *nvml.Snapshot) {
 	past := recallBoards(env)
 	now := keptBoards{Machine: past.Machine, Boards: maps.Clone(past.Boards)}
 	now.Boot, _ = probe.BootID(env.Host) // without it the boot is unknown
-	for pci, b := range now.Boards {     // earlier versions stored no boot of a board
-		b.Boot = cmp.Or(b.Boot, past.Boot)
-		now.Boards[pci] = b
-	}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		if g.PCI == "" || !g.UUID.Known {
@@ -98,7 +94,7 @@ func Boards(env *checks.Env) (list, before []checks.Device) {
 	for _, pci := range slices.Sorted(maps.Keys(past.Boards)) {
 		b := past.Boards[pci]
 		d := checks.Device{Kind: "gpu", PCI: pci, Serial: b.Serial, UUID: b.UUID}
-		if was := cmp.Or(b.Boot, past.Boot); was != "" && boot != "" && was != boot {
+		if b.Boot != "" && boot != "" && b.Boot != boot {
 			before = append(before, d)
 		} else {
 			list = append(list, d)

@@ -311,7 +311,7 @@ type record struct {
 // job returns the job with its GPUs. boot is the ID of the boot that the samples are of.
 func (r *record) job(w *flight.Window, boot string) flight.Job {
 	job, all := flight.Job{ID: r.Job, Guess: r.guess, OneNode: r.One, First: r.First}, w.Names(flight.Busy)
-	job.IsFirst = r.One || r.First != "" && r.First == r.Node // records of older versions lack the first node
+	job.IsFirst = r.One || r.First != "" && r.First == r.Node // the first node can be unknown
 	if r.Begin.Boot == boot {
 		job.Since = uint32(math.Ceil(r.Begin.Uptime))
 	}

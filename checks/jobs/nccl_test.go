@@ -141,8 +141,8 @@ func TestNCCLFirstNode(t *testing.T) {
 	}
 }
 
-// A record of an older version lacks the first node. That of a job of one node is this one.
-func TestNCCLOfOldRecord(t *testing.T) {
+// The first node of a job of one node is this one, also if the record does not name it.
+func TestNCCLOfOneNode(t *testing.T) {
 	t.Parallel()
 	h, _ := hung(t, "lag", 400, "")
 	if err := os.WriteFile(h.Path("/past/job-7.json"), []byte(`{"version":1,"job":"7","node":"gpu02","whole":true,"one_node":true}`), 0o600); err != nil {

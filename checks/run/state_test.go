@@ -255,8 +255,8 @@ func TestStateLockOfMonitor(t *testing.T) {
 	}
 }
 
-// A version before this one holds flock while it runs.
-func TestStateLockOfEarlierVersions(t *testing.T) {
+// As long as another process has the flock, the lock is that of the process that its line names.
+func TestStateLockBehindFlock(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)
 	p := newTestPool(t, dir)
@@ -265,7 +265,7 @@ func TestStateLockOfEarlierVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	fmt.Fprintf(f, "%d %d\n", 4711, time.Now().Unix())
+	fmt.Fprintf(f, wire.LockLine, 4711, time.Now().Unix(), 1)
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func (p Pass) Lacks(m slurm.Mark) string {
 	case c.Drill:
 		return ""
 	}
-	file := p.Paths.Of(c.File) // earlier runs can have stored either form
+	file := p.Paths.Of(c.File) // a run that could not read the file has stored its name
 	reads := file != "" && slices.ContainsFunc(p.Files, func(f string) bool { return p.Paths.Of(f) == file })
 	if !reads && !c.Job || p.Plan == nil {
 		return "whose file this run does not read"

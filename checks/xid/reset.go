@@ -75,7 +75,7 @@ func (s *xidScan) countReset(gpu string, seq uint64) {
 	if l.Resets == nil {
 		l.Resets = map[string]int{}
 	}
-	if l.ResetAt == nil { // an earlier version did not store it
+	if l.ResetAt == nil {
 		l.ResetAt = map[string]uint64{}
 	}
 	if _, ok := l.Resets[gpu]; ok || len(l.Resets) < xidMemos {

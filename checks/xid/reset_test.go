@@ -44,8 +44,8 @@ func TestXidOwnReset(t *testing.T) {
 	}
 }
 
-// A version before stored no records of resets.
-func TestXidResetOfOldLedger(t *testing.T) {
+// A ledger that lacks the records of the resets costs no run.
+func TestXidResetOfDamagedLedger(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
 	m.driver("550.90.07")

@@ -218,11 +218,11 @@ func allSpin(w *Window, gpus []string) bool {
 }
 
 // stopped reports whether half of the processes of a job, or more, were stopped: the job was suspended, or is debugged,
-// and waits for that. Their number is unknown in samples of older versions.
+// and waits for that.
 func stopped(w *Window) bool {
 	of := w.Of(jobSlot, Processes)
 	for i, v := range w.Of(jobSlot, Stopped) {
-		if v >= 1 && !(2*v < of[i]) {
+		if v >= 1 && 2*v >= of[i] {
 			return true
 		}
 	}

@@ -760,7 +760,6 @@ func TestUnjudged(t *testing.T) {
 	}{
 		"a shell is stopped": {1, 20, false, ""},
 		"suspended":          {12, 20, false, "most of its processes are stopped"},
-		"of an old version":  {1, Unknown, false, "most of its processes are stopped"},
 		"many GPUs":          {0, 20, true, "some of its GPUs have no samples"},
 	} {
 		n := newNode(1000, 1000+Seconds-1, 1)

@@ -223,8 +223,7 @@ func (d stateDir) addStuck(data []byte) error {
 
 // A lock is a line in a file with the PID and the start time of the supervisor that holds it. The
 // lock ends with that process. flock protects only the line: a worker that no signal can end would
-// hold a flock forever, and a replaced worker would lose it. Versions before this one hold flock
-// for their whole run.
+// hold a flock forever, and a replaced worker would lose it.
 const (
 	lockPoll = 20 * time.Millisecond
 	lineWait = 200 * time.Millisecond // for another run that reads or writes the line
@@ -314,7 +313,7 @@ func readLine(f *os.File) (h *wire.Holder, start uint64) {
 	n, _ := f.ReadAt(line, 0)
 	var pid int
 	var since int64
-	if got, _ := fmt.Sscanf(string(line[:n]), wire.LockLine, &pid, &since, &start); got < 2 || pid <= 0 {
+	if got, _ := fmt.Sscanf(string(line[:n]), wire.LockLine, &pid, &since, &start); got < 3 || pid <= 0 {
 		return h, 0
 	}
 	h.PID, h.Age = pid, max(0, time.Since(time.Unix(since, 0)))

@@ -236,7 +236,7 @@ func TestLedgerWaits(t *testing.T) {
 		"of the class of that check":   {nil, slurm.Mark{Cause: slurm.Cause{Check: "[ -d /x ] && check_fs_mount /x"}, Fault: "fs.mount.missing /x"}, "[policy.fs]\npasses = 3", false, "which has passed in 1 of 3 runs"},
 		"without a memory":             {nil, mark, "", true, ""},
 		"a text that is not a code":    {nil, slurm.Mark{Cause: slurm.Cause{Check: "/opt/site/check.sh"}, Fault: "check.sh /opt/a.b failed"}, "", false, ""},
-		"no text, as earlier versions": {nil, slurm.Mark{}, "", false, ""},
+		"no text":                      {nil, slurm.Mark{}, "", false, ""},
 	} {
 		site, err := conf.ParseTOML("nhc.toml", []byte(c.policy))
 		if err != nil {

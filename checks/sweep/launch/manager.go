@@ -386,14 +386,11 @@ func (m *manager) cancelOwn(job, name string) error {
 		return nil
 	case err != nil:
 		return err
-	case j.Name != name && j.Name != oldJobName || slices.Contains(ended, j.State):
+	case j.Name != name || slices.Contains(ended, j.State):
 		return nil
 	}
 	return m.cancel(job)
 }
-
-// oldJobName is the name that earlier versions gave to the jobs of all sweeps.
-const oldJobName = "nhc-gpu-sweep"
 
 // ended are the states of a job that has ended.
 var ended = []string{"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}

@@ -320,7 +320,7 @@ type digest struct {
 	Interrupted string          `json:"interrupted,omitempty"`
 	Suspects    int             `json:"suspects"`
 	Proven      []sweep.Stage   `json:"proven,omitempty"` // they say something about their nodes
-	Accused     []sweep.Accusal `json:"accused"`          // nil in a digest of an earlier version
+	Accused     []sweep.Accusal `json:"accused"`
 }
 
 func digestOf(rep *sweep.Report, file fs.FileInfo) digest {
@@ -344,24 +344,19 @@ func (r *record) saveReport(rep *sweep.Report) error {
 	return nil
 }
 
-// digest returns the digest of the report, and whether there is a report. It makes the digest of a report of
-// an earlier version, and keeps that of such a version if the report cannot be read.
+// digest returns the digest of the report, and whether there is a report. It makes a digest that is missing.
 func (r *record) digest() (d digest, ok bool) {
 	file, err := os.Lstat(filepath.Join(r.dir, reportFile))
 	if err != nil {
 		return d, false
 	}
 	data, err := r.read(digestFile)
-	ok = err == nil && json.Unmarshal(data, &d) == nil && d.Size == file.Size() && d.Changed.Equal(file.ModTime())
-	if ok && d.Accused != nil {
+	if err == nil && json.Unmarshal(data, &d) == nil && d.Size == file.Size() && d.Changed.Equal(file.ModTime()) {
 		return d, true
 	}
 	rep := new(sweep.Report)
 	if data, err = r.read(reportFile); err != nil || json.Unmarshal(data, rep) != nil {
-		if !ok {
-			d = digest{}
-		}
-		return d, ok
+		return digest{}, false
 	}
 	d = digestOf(rep, file)
 	_ = r.save(digestFile, d)

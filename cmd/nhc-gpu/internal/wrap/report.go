@@ -95,7 +95,6 @@ func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 	default:
 		w.state.forget(failFile)
 	}
-	w.state.forget(passFile)
 	c.cleared = failedBefore && !failed
 	if c.cleared {
 		c.output = failure
@@ -107,10 +106,9 @@ func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 }
 
 // lastFailure returns the output of the last failure, nothing if it was cleared. Without NAME.failed the last output
-// is that of a failure, unless a version that did not have that file says otherwise.
+// is that of a failure.
 func (w *wrapper) lastFailure(saved []byte) []byte {
-	failure, known := w.kept(failFile)
-	if _, passed := w.kept(passFile); known || passed {
+	if failure, known := w.kept(failFile); known {
 		return failure
 	}
 	return saved

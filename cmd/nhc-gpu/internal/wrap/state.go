@@ -107,7 +107,6 @@ const (
 	saveFile = ".save"
 	mailFile = ".mail"
 	failFile = ".failed"
-	passFile = ".passed" // of earlier versions: the last output is of a run that passed
 )
 
 // open opens a file of the directory, never through a link, and does not block on a pipe.
