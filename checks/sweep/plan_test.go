@@ -356,12 +356,12 @@ func TestSmallestFault(t *testing.T) {
 		repeats int
 		want    float64
 	}{{0.05, 4, 0.142}, {0.05, 10, 0.119}, {0.02, 4, 0.105}, {0.02, 1, 0.129}, {0, 4, 0.105}} {
-		if got := SmallestFault(tc.sigma, tc.repeats); math.Abs(got-tc.want) > 0.001 {
+		if got := smallestFault(tc.sigma, tc.repeats); math.Abs(got-tc.want) > 0.001 {
 			t.Errorf("noise %v, %d repeats: got %.4f, want %.3f", tc.sigma, tc.repeats, got, tc.want)
 		}
 	}
 	for _, sigma := range []float64{0.02, 0.05, 0.08} {
-		fault := SmallestFault(sigma, 4)
+		fault := smallestFault(sigma, 4)
 		simulateMany(t, 10, func(uint64) int { return 300 }, sigma, fault+0.01, true)
 		found := 0
 		for seed := range uint64(5) {
@@ -390,7 +390,7 @@ func TestSmallestFaultInDocs(t *testing.T) {
 		}
 		rows++
 		for repeats, got := range map[int]float64{1: one, 4: four, 10: ten} {
-			if want := 100 * SmallestFault(noise/100, repeats); math.Abs(got-want) > 0.051 {
+			if want := 100 * smallestFault(noise/100, repeats); math.Abs(got-want) > 0.051 {
 				t.Errorf("noise %v %%, %d repeats: docs/sweep.md has %v %%, want %.1f %%", noise, repeats, got, want)
 			}
 		}
