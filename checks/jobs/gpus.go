@@ -44,7 +44,6 @@ func init() {
 		Summary: "GPU memory is free again after a job",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &jobGPUs{Memory: gpu.LeftMemory} },
-		Waits:   true,
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
 		Do: func() map[string]string {
 			return map[string]string{
