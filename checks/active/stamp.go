@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
@@ -54,21 +52,12 @@ func describeNode(env *checks.Env) (stamp, error) {
 	if err != nil {
 		return stamp{}, err
 	}
-	now := stamp{Boot: boot, Up: uptime(), At: time.Now().UTC().Truncate(time.Second), Driver: views.Version}
+	now := stamp{Boot: boot, Up: float64(probe.SinceBoot()) / 1e9, At: time.Now().UTC().Truncate(time.Second), Driver: views.Version}
 	for _, g := range views.Driver {
 		now.GPUs = append(now.GPUs, g.UUID)
 	}
 	slices.Sort(now.GPUs)
 	return now, nil
-}
-
-// uptime returns seconds since the boot, including sleep.
-func uptime() float64 {
-	var t unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
-		return 0
-	}
-	return float64(t.Nano()) / 1e9
 }
 
 // isCurrent reports whether a result is from the node in its present state.

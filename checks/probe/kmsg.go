@@ -282,6 +282,15 @@ func BootID(h *Host) (string, error) {
 	})
 }
 
+// SinceBoot returns the time since the boot, with the time for which the machine was suspended; 0 if it is unknown.
+func SinceBoot() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
 // LogEpoch returns the zero of the times in the kernel's log, in Unix seconds. The clock of printk
 // stops while the node is suspended; LogEpoch corrects that for the records logged since then, and
 // nothing else, so it may be off by a minute after a month.

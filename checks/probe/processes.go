@@ -134,13 +134,7 @@ const listedAt = "processes listed"
 
 // readTicks returns the time since the machine's boot, in clock ticks; 0 if it is
 // unknown.
-func readTicks() uint64 {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return 0
-	}
-	return uint64(now.Nano()) / (1e9 / ClockTicks)
-}
+func readTicks() uint64 { return uint64(SinceBoot()) / (1e9 / ClockTicks) }
 
 // maxArgs bounds the read of a command line, bytes. ps cuts them much earlier, but Java class paths
 // are longer than that. Once the long command lines of a person together have maxAllArgs, or those of all persons

@@ -61,7 +61,7 @@ func sharedNode(t *testing.T) (w *worker, dir string) {
 			t.Fatal(err)
 		}
 	}
-	write(t, root, "proc/uptime", fmt.Sprintf("%.2f 0\n", uptime().Seconds()))
+	write(t, root, "proc/uptime", fmt.Sprintf("%.2f 0\n", probe.SinceBoot().Seconds()))
 	return w, ownersDir(w.vars.State)
 }
 
@@ -359,7 +359,7 @@ func TestOtherFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := openJobWatch(w)
-	s.sample(uptime())
+	s.sample(probe.SinceBoot())
 	s.Close()
 	kept, err := os.ReadFile(path + ".other")
 	if err != nil || !bytes.Equal(kept, old) {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
@@ -58,11 +59,8 @@ func take(path string) *wire.Response {
 // unsuitable: it is the time of the mount, which is later in a container, and the clock may have
 // been corrected since.
 func bootTime() (time.Time, bool) {
-	var up unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
-		return time.Time{}, false
-	}
-	return time.Now().Add(-time.Duration(up.Nano())), true
+	up := probe.SinceBoot()
+	return time.Now().Add(-up), up > 0
 }
 
 func readResult(path string) ([]byte, error) {

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -159,15 +157,6 @@ func (r *recording) Close() {
 	r.ring = nil
 }
 
-// uptime returns the time since the boot.
-func uptime() time.Duration {
-	var t unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
-}
-
 // tick returns the whole second since the boot that is nearest to a time. All sources sample at whole seconds: a CPU
 // wakes up once for all of them.
 func tick(t time.Duration) time.Duration { return t.Round(time.Second) }
@@ -209,7 +198,7 @@ func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
 	n, err := nvml.WatchGPUs(w.host, doing)
 	for _, absent := range []error{probe.ErrNoLibrary, nvml.ErrDriverNotThere, nvml.ErrNoGPU} {
 		if errors.Is(err, absent) {
-			return &gpuWatch{again: uptime() + reopenPause}, nil
+			return &gpuWatch{again: probe.SinceBoot() + reopenPause}, nil
 		}
 	}
 	if err != nil {
@@ -223,7 +212,7 @@ func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
 	for _, i := range n.Unasked() {
 		g.news = append(g.news, fmt.Sprintf("gpu%d: it gives no answer", i))
 		if !nvml.IsGPUState(n.GPUs()[i].Err) { // a lost GPU needs a reset, for which the jobs must end
-			g.again = uptime() + reopenPause
+			g.again = probe.SinceBoot() + reopenPause
 		}
 	}
 	return g, nil
@@ -269,7 +258,7 @@ func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
 	}
 	g.news = nil
 	for end := time.Now().Add(l.limit); ; {
-		if pause := tick(g.at+max(samplePace, samplePart*g.took)) - uptime(); pause > 0 {
+		if pause := tick(g.at+max(samplePace, samplePart*g.took)) - probe.SinceBoot(); pause > 0 {
 			event, err := g.nvml.Wait(min(pause, max(0, time.Until(end))), l.doing)
 			if err != nil {
 				event = fmt.Sprintf("NVML reports no more events: %v", err)
@@ -288,7 +277,7 @@ func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
 
 // sample takes a sample of all GPUs.
 func (g *gpuWatch) sample(l listen, heard *wire.Heard) {
-	now := uptime()
+	now := probe.SinceBoot()
 	samples, changed := g.nvml.Sample(l.doing, func(gpu int) bool { return now < g.gpus[gpu].next })
 	g.took = 0
 	var values []float32
@@ -405,7 +394,7 @@ func (j *jobWatch) Close() { j.samples.Close() }
 
 func (j *jobWatch) wait(l listen) (*wire.Heard, error) {
 	for end := time.Now().Add(l.limit); ; {
-		now := uptime()
+		now := probe.SinceBoot()
 		changed, err := j.list(now)
 		if err != nil {
 			return nil, err
@@ -426,7 +415,7 @@ func (j *jobWatch) wait(l listen) (*wire.Heard, error) {
 		if len(j.jobs) > 0 {
 			pause = samplePace
 		}
-		time.Sleep(min(tick(now+pause)-uptime(), left))
+		time.Sleep(min(tick(now+pause)-probe.SinceBoot(), left))
 	}
 }
 
@@ -529,7 +518,7 @@ func (p *portSamples) sample(names []string, loads map[string]rdma.PortLoad) {
 			p.head.Columns = append(p.head.Columns, flight.Columns(flight.OfPort, name)...)
 		}
 	}
-	now := uptime()
+	now := probe.SinceBoot()
 	if now-p.at < leastPace {
 		return
 	}

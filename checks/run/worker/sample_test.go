@@ -12,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
@@ -30,7 +31,7 @@ func samplesAt(t *testing.T, files map[string]string) (w *worker, root string) {
 // window returns the last samples of a source.
 func window(t *testing.T, w *worker, source string) *flight.Window {
 	t.Helper()
-	now := uint32(uptime() / time.Second)
+	now := uint32(probe.SinceBoot() / time.Second)
 	got := flight.NewWindow(now-20, now)
 	f, err := os.Open(filepath.Join(w.vars.State, flight.File(source)))
 	if err == nil {
@@ -230,7 +231,7 @@ func TestManyPorts(t *testing.T) {
 	if _, err := os.Stat(w.vars.State); err == nil {
 		t.Error("the ring is opened again at once")
 	}
-	s.samples.again, s.samples.at = uptime(), 0
+	s.samples.again, s.samples.at = probe.SinceBoot(), 0
 	change(3, "1: DOWN\n")
 	if names := window(t, w, monitor.Ports).Names(flight.Data); len(names) != 64 {
 		t.Errorf("%d ports after a pause", len(names))
@@ -254,15 +255,15 @@ func TestSamplesFail(t *testing.T) {
 		t.Errorf("%+v, want the job, and notes about the socket and the samples", h)
 	}
 	j := w.watches[monitor.Jobs].(*jobWatch)
-	if j.samples.again < uptime()+reopenPause-time.Minute {
+	if j.samples.again < probe.SinceBoot()+reopenPause-time.Minute {
 		t.Error("the file is opened again at once")
 	}
-	j.samples.again = uptime()
+	j.samples.again = probe.SinceBoot()
 	note := h.Notes[1:]
-	if h = ask(); !slices.Equal(h.Notes, note) || j.samples.again <= uptime() {
+	if h = ask(); !slices.Equal(h.Notes, note) || j.samples.again <= probe.SinceBoot() {
 		t.Errorf("%+v, want %q after a pause", h, note)
 	}
-	w.vars.State, j.samples.again = good, uptime()
+	w.vars.State, j.samples.again = good, probe.SinceBoot()
 	if h = ask(); j.samples.ring == nil || !slices.Equal(h.Notes, []string{"the samples of jobs are written again"}) {
 		t.Errorf("no samples after a pause: %+v, %+v", j.samples, h)
 	}
@@ -290,7 +291,7 @@ func TestRingOfUpgrade(t *testing.T) {
 		}
 		return r
 	}
-	now := uint32(uptime() / time.Second)
+	now := uint32(probe.SinceBoot() / time.Second)
 	r := open("a")
 	if err := r.add(now-3, []float32{1, 2, 3, 4}); err != nil {
 		t.Fatal(err)

@@ -80,9 +80,7 @@ func hasOlder(name string, age time.Duration) bool {
 
 // computeAge returns the time since a process started; start is in ticks after the boot.
 func computeAge(start uint64) time.Duration {
-	var up unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // never fails
-	return time.Duration(up.Nano()) - time.Duration(start)*(time.Second/probe.ClockTicks)
+	return probe.SinceBoot() - time.Duration(start)*(time.Second/probe.ClockTicks)
 }
 
 // init keeps the blocked calls on the first thread. If another thread hangs, the killed process

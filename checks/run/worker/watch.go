@@ -83,7 +83,7 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 	case *kernelWatch:
 		resp.Mark = &checks.LogMark{Boot: s.boot, Next: s.next}
 	case *gpuWatch:
-		if s.again > 0 && uptime() >= s.again {
+		if s.again > 0 && probe.SinceBoot() >= s.again {
 			s.Close()
 			resp.Worn = true
 		}
@@ -249,10 +249,10 @@ func (p *portWatch) Close() {
 
 func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 	for end := time.Now().Add(l.limit); ; {
-		if pause := tick(p.looked+portPace) - uptime(); pause > 0 { // a port that flaps has changed at each look
+		if pause := tick(p.looked+portPace) - probe.SinceBoot(); pause > 0 { // a port that flaps has changed at each look
 			time.Sleep(min(pause, max(0, time.Until(end))))
 		}
-		p.looked = uptime()
+		p.looked = probe.SinceBoot()
 		now, err := p.ports.States()
 		if err != nil {
 			return nil, err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
@@ -306,10 +307,10 @@ func TestWatchLeaves(t *testing.T) {
 			continue
 		}
 		g := w.watches[monitor.GPUs].(*gpuWatch)
-		if left := g.again - uptime(); left < reopenPause-time.Minute || left > reopenPause {
+		if left := g.again - probe.SinceBoot(); left < reopenPause-time.Minute || left > reopenPause {
 			t.Errorf("%s: asked again in %s", name, left)
 		}
-		g.again = uptime()
+		g.again = probe.SinceBoot()
 		if resp = ask(); resp.Err != "" || !resp.Worn {
 			t.Errorf("%s, some minutes later: %+v", name, resp)
 		}
