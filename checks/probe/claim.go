@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -50,6 +51,16 @@ func findMachineDir(dir string) string {
 		}
 	}
 	return dir
+}
+
+// Flock locks a file by flock(2). It waits for other processes until end, then it returns EWOULDBLOCK.
+func Flock(f interface{ Fd() uintptr }, how int, end time.Time) error {
+	for ; ; time.Sleep(2 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || !time.Now().Before(end) {
+			return err
+		}
+	}
 }
 
 // lockFile returns a descriptor, not a file: the garbage collector closes an unreferenced file and

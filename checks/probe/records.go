@@ -175,14 +175,8 @@ func appendFile(h *Host, path string, most int64, line []byte) error {
 	}
 	defer lock.Close()
 	defer func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }() // a process that is being started still has the file
-	for end := time.Now().Add(journalWait); ; time.Sleep(time.Millisecond) {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("lock: %w", err)
-		}
+	if err := Flock(lock, unix.LOCK_EX, time.Now().Add(journalWait)); err != nil {
+		return fmt.Errorf("lock: %w", err)
 	}
 	f, err := openOwn(h, path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
 	if err != nil {

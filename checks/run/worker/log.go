@@ -11,6 +11,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/journal"
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
@@ -122,14 +123,8 @@ const lockLimit = 200 * time.Millisecond
 // others wait for that: they would replace PATH.1 by a new and nearly empty log, or write on to the
 // full one. The lock ends with the descriptor.
 func rotate(path string, log openedLog) error {
-	for end := time.Now().Add(lockLimit); ; time.Sleep(lockLimit / 20) {
-		err := unix.Flock(int(log.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) && (!errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end)) {
-			return fmt.Errorf("lock: %w", err)
-		}
+	if err := probe.Flock(log, unix.LOCK_EX, time.Now().Add(lockLimit)); err != nil {
+		return fmt.Errorf("lock: %w", err)
 	}
 	return rename(path, log)
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
@@ -206,9 +207,7 @@ func (d stateDir) addStuck(data []byte) error {
 	}
 	if f, err := d.open(wire.LedgerFile+".lock", os.O_RDWR|os.O_CREATE); err == nil {
 		defer f.Close()
-		for end := time.Now().Add(ledgerWait); time.Now().Before(end) && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; {
-			time.Sleep(5 * time.Millisecond)
-		}
+		_ = probe.Flock(f, unix.LOCK_EX, time.Now().Add(ledgerWait))
 	}
 	if old, err := d.load(wire.LedgerFile); err == nil {
 		_ = json.Unmarshal(old, &all) // an invalid file is replaced
@@ -244,10 +243,11 @@ func (d stateDir) lock(name, kind string, wait time.Duration) (*wire.Holder, err
 	defer f.Close()
 	end := time.Now().Add(wait)
 	for ; ; time.Sleep(lockPoll) {
-		flocked, err := flockBy(f, time.Now().Add(lineWait))
-		if err != nil {
+		err := probe.Flock(f, unix.LOCK_EX, time.Now().Add(lineWait))
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("take lock %s: %w", f.Name(), err)
 		}
+		flocked := err == nil
 		holder, start := readLine(f)
 		free := flocked && (holder.PID == self && start == st.Start || start == 0 || !process.Alive(holder.PID, start))
 		if flocked && wait > 0 && holder.Part && kind != "" && kind != wire.KindMonitor && !time.Now().Before(end) {
@@ -279,7 +279,7 @@ func (d stateDir) unlock(name string) error {
 		return fmt.Errorf("release lock: %w", err)
 	}
 	defer f.Close()
-	if _, err := flockBy(f, time.Now().Add(lineWait)); err != nil {
+	if err := probe.Flock(f, unix.LOCK_EX, time.Now().Add(lineWait)); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("release lock %s: %w", f.Name(), err)
 	}
 	if holder, _ := readLine(f); holder.PID != os.Getppid() {
@@ -289,21 +289,6 @@ func (d stateDir) unlock(name string) error {
 		return fmt.Errorf("release lock: %w", err)
 	}
 	return nil
-}
-
-// flockBy takes flock, and returns false if another process holds it until end.
-func flockBy(f *os.File, end time.Time) (bool, error) {
-	for ; ; time.Sleep(2 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return true, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			return false, err
-		case !time.Now().Before(end):
-			return false, nil
-		}
-	}
 }
 
 // readLine reads the holder of a lock; start is 0 if the line does not name a process.
