@@ -274,7 +274,7 @@ nhcmain_finish() {
 
 # nhcmain_mark_online resumes the node now, by LBNL NHC's rule.
 nhcmain_mark_online() {
-    [[ -n $NHC_RM && $MARK_OFFLINE -eq 1 && $MODE != observe ]] || return 1
+    [[ -n $NHC_RM && $MARK_OFFLINE -eq 1 && ${NHC_MODE-$MODE} != observe ]] || return 1
     __nhc_helper '' "$ONLINE_NODE" "$HOSTNAME"
 }
 

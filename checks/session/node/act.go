@@ -259,6 +259,9 @@ func (n *Node) LetNextRun() {
 	}
 }
 
+// EnvMode tells a helper that a script of the site calls that the run observes. MODE may be a variable of the script.
+const EnvMode = "NHC_MODE"
+
 // Mark implements LBNL NHC's helper with that name, for sites that call it.
 func Mark(out io.Writer, name string, argv []string) int {
 	pool := run.NewPool(run.Options{Root: "/", Env: os.Environ()})
@@ -268,8 +271,8 @@ func Mark(out io.Writer, name string, argv []string) int {
 	if err != nil {
 		node = host
 	}
-	if mode := os.Getenv(conf.SettingMode); mode == conf.Observe {
-		fmt.Fprintf(out, "%s: node %s is left as it is (MODE=%s)\n", name, node, mode)
+	if slices.Contains([]string{os.Getenv(conf.SettingMode), os.Getenv(EnvMode)}, conf.Observe) {
+		fmt.Fprintf(out, "%s: node %s is left as it is (MODE=%s)\n", name, node, conf.Observe)
 		return 0
 	}
 	c := slurm.NewController(node, runner{pool}, os.Getenv)

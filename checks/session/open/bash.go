@@ -105,6 +105,9 @@ func (b *Bash) setupText() string {
 	if b.n.Budget.Limited() {
 		text += "WATCHDOG_PID=$PPID\n"
 	}
+	if b.n.Set.Observes() {
+		text += "export " + node.EnvMode + "=" + conf.Observe + "\n"
+	}
 	if b.n.Set.Stamps() {
 		text += "SECONDS=$TS NHC_START_TS=$TS\n"
 	}
@@ -292,7 +295,7 @@ func (b *Bash) Variables(vars []run.ShellVar) {
 		}
 	}
 	for name := range set.Vars {
-		if !seen[name] {
+		if !seen[name] && !(b.dressed && slices.Contains(conf.Chosen, name)) { // a script's own MODE can be unset, or an array
 			delete(set.Vars, name)
 		}
 	}
