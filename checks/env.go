@@ -20,7 +20,7 @@ type Env struct {
 	Timeout   time.Duration       // TIMEOUT of the whole run; 0 means none
 	Job       *Job                // the job of a prolog or an epilog, or nil
 	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
-	Arrays    map[string][]string // NHC arrays that checks read: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
+	Arrays    map[string][]string // arrays that checks read: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND ...
 	Doing     func(what string)   // names a call that can block, for the report of a hang; can be nil
 	AskPorts  PortAsker           // reads the transceivers of bad ports; nil: no port is read
 	GPUStates func() []GPUState   // the state of the GPUs according to the driver; nil: the driver was not queried

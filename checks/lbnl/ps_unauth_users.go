@@ -14,7 +14,8 @@ import (
 // user in NHC_AUTH_USERS, or a user with a job on this node by squeue or TORQUE's job files.
 // ACTIONS are log, syslog, kill, die or ignore, in their order, for each other process; the
 // default is die, which ends the check. Blanks or commas separate the values of an option. The
-// check kills no process if the resource manager did not answer.
+// check kills no process if the resource manager did not answer. JOBUSERS, or a function of the
+// site, decides in place of the resource manager.
 //
 //	node* || check_ps_unauth_users -n munge log syslog
 type psUnauthUsers struct {
@@ -71,16 +72,21 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []ch
 		return failed
 	}
 	todo := actionsOf(c.Actions)
+	// The shell sends these before the check, see __nhc_unauth_users.
+	allowed, seen := env.Arrays["NHC_ALLOWED_USERS"], env.Arrays["NHC_SEEN_USERS"]
 	var doubt *probe.Process
 	for _, p := range procs {
 		if int64(p.UID) <= system {
 			continue
 		}
 		s := subjectOf(env, p)
-		if lists.has(s) {
+		if lists.has(s) || len(seen) > 0 && !slices.Contains(seen, s.user) {
 			continue
 		}
-		users := findJobUsers(ctx, env)
+		users := &jobUsers{names: allowed}
+		if len(allowed)+len(seen) == 0 {
+			users = findJobUsers(ctx, env)
+		}
 		if slices.Contains(users.names, s.user) {
 			continue
 		}

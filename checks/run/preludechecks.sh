@@ -84,10 +84,12 @@ __nhc_behind() {
 }
 __nhc_one() { . /proc/self/fd/63; }
 
-# check_ps_unauth_users skips the users that a line or a script has put into JOBUSERS, and those that
-# functions of the site allow: nhc_job_user_auth, which calls nhc_job_find_users.
+# check_ps_unauth_users lets the site decide if a line or a script has put users into JOBUSERS, or has a
+# function for it: nhc_job_user_auth, which calls nhc_job_find_users. Users whom the function has not been
+# asked about, because they have come since, wait for the next run.
 __nhc_unauth_users() {
-    local IFS=$' \t\n' __nhc_pid __nhc_who __nhc_users=''
+    local IFS=$' \t\n' __nhc_pid __nhc_who
+    local -a __nhc_allowed=()
     local -A __nhc_seen=()
     if [[ -n ${__nhc_site_users-} ]]; then
         nhc_ps_gather_data
@@ -95,11 +97,13 @@ __nhc_unauth_users() {
             __nhc_who="${PS_USER[__nhc_pid]:-${PS_UID[__nhc_pid]}}"
             [[ -z ${__nhc_seen[$__nhc_who]-} ]] || continue
             __nhc_seen[$__nhc_who]=1
-            if nhc_job_user_auth "${PS_USER[__nhc_pid]}" "${PS_UID[__nhc_pid]}"; then __nhc_users+=" $__nhc_who"; fi
+            if nhc_job_user_auth "${PS_USER[__nhc_pid]}" "${PS_UID[__nhc_pid]}"; then __nhc_allowed+=("$__nhc_who"); fi
         done
+    else
+        __nhc_allowed=(${JOBUSERS[@]+"${JOBUSERS[@]}"})
     fi
-    __nhc_users+=" ${JOBUSERS[*]-}"
-    if [[ -n ${__nhc_users// /} ]]; then set -- -n "$__nhc_users" "$@"; fi
+    __nhc_event array NHC_ALLOWED_USERS ${__nhc_allowed[@]+"${__nhc_allowed[@]}"}
+    __nhc_event array NHC_SEEN_USERS ${__nhc_seen[@]+"${!__nhc_seen[@]}"}
     __nhc_ask native check_ps_unauth_users "$@"
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // UnauthUsers is the check that lets the site decide, by JOBUSERS or by functions, who may have processes: the shell
-// then runs it.
+// then asks the functions, and runs it.
 const UnauthUsers = "check_ps_unauth_users"
 
 // Overrides returns the checks of this program that scripts redefine, or that the shell must run because of
