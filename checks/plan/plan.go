@@ -348,7 +348,7 @@ func runsCommands(info checks.Info, c checks.Check) bool {
 // StepTimeout returns the deadline of a native step; timeout is TIMEOUT. A step gets half of
 // the run, at most [longestStep], so that a hang leaves time for the following steps. A check
 // that waits for a command has that command's own limit, and the run's: 0. A [checks.Waiter]
-// gets the whole run. A vendor's library gets five sixths of the run: without persistence mode
+// gets the whole run, which without a timeout is 0, too. A vendor's library gets five sixths of the run: without persistence mode
 // the driver takes a second or two to wake each GPU, and a slow node does not hang. A check that
 // waits gets two thirds. An active test gets its own bound plus activeGrace.
 func StepTimeout(info checks.Info, c checks.Check, timeout time.Duration) time.Duration {
@@ -361,7 +361,7 @@ func StepTimeout(info checks.Info, c checks.Check, timeout time.Duration) time.D
 	if info.Lane == checks.Cmd {
 		return 0
 	}
-	if w, ok := c.(checks.Waiter); ok && w.WaitsForCommand() && timeout > 0 {
+	if w, ok := c.(checks.Waiter); ok && w.WaitsForCommand() {
 		return timeout
 	}
 	if info.Waits && !info.Lane.Vendor() && timeout > 0 {

@@ -242,8 +242,8 @@ func TestStepTimeout(t *testing.T) {
 	if got := StepTimeout(local, waiter(true), time.Minute); got != time.Minute {
 		t.Errorf("one that waits for its action: got %s, want the whole run", got)
 	}
-	if wait, look := StepTimeout(local, waiter(true), 0), StepTimeout(local, waiter(false), time.Minute); wait != 10*time.Second || look != wait {
-		t.Errorf("without TIMEOUT: got %s, one that only looks: %s, want 10 s", wait, look)
+	if wait, look := StepTimeout(local, waiter(true), 0), StepTimeout(local, waiter(false), time.Minute); wait != 0 || look != 10*time.Second {
+		t.Errorf("without TIMEOUT: got %s, want no limit; one that only looks: %s, want 10 s", wait, look)
 	}
 	for run, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 30 * time.Second: 25 * time.Second, 6 * time.Second: 5 * time.Second} {
 		if got := StepTimeout(checks.Info{Lane: checks.NVML}, nil, run); got != want {
