@@ -132,7 +132,7 @@ func reach[T any](h *Host, dir string, limit time.Duration, late error, f func()
 	}
 	call := "use " + dir // ends this worker, but no later one avoids the directory
 	switch {
-	case isWrite: // also if only the time of the request was over: each later write would wait as long
+	case isWrite && (errors.Is(late, errLate) || limit >= answerLimit/2): // each later write would wait as long
 		call = lateCall + dir
 	case isSilence(late):
 		call = "read " + dir
@@ -206,6 +206,9 @@ const Interim = ".interim"
 // readKept reads a file of the memory directories that answer. A file in a spare directory is newer.
 func (h *Host) readKept(dirs []string, name string) (path string, data []byte, err error) {
 	if len(dirs) == 0 {
+		if old := h.historyOf(name); old != nil {
+			return filepath.Join(h.past, name), old, nil
+		}
 		return "", nil, ErrNoMemory
 	}
 	var paths, interims, copies []string
@@ -429,9 +432,14 @@ func (h *Host) keep(name string, v any, onDisk, whole bool) error {
 	return cause
 }
 
-// keepInPast writes a file of the memory directory. Where a write waits another one would wait, too.
+// writeWaits reports whether a write in the memory directory has not ended: another one would wait, too.
+func (h *Host) writeWaits() bool {
+	return slices.Contains(slices.Concat(h.Unanswered(), h.stuck), lateCall+h.past)
+}
+
+// keepInPast writes a file of the memory directory.
 func (h *Host) keepInPast(name string, data []byte, onDisk bool) error {
-	if slices.Contains(slices.Concat(h.Unanswered(), h.stuck), lateCall+h.past) {
+	if h.writeWaits() {
 		return &fs.PathError{Op: "write", Path: h.past, Err: errLate}
 	}
 	_, err := reach(h, h.past, keepLimit, errLate, func() (int, error) { return 0, h.keepIn(h.past, name, data, onDisk) })

@@ -369,14 +369,28 @@ func TestPastLateWrite(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, nil))
 	h.SetPast("/var/lib/x", "/run/x/past")
-	h.SetUntil(time.Now().Add(time.Millisecond)) // as a request of the supervisor
-	_, err := reach(h, h.past, keepLimit, errLate, func() (int, error) { select {} })
-	h.SetUntil(time.Time{})
-	if !errors.Is(err, errNoTime) || h.Silence() != nil || !h.PastAnswers() || len(h.Unanswered()) != 1 {
-		t.Errorf("%v: silence %v, answers %v, unanswered %q", err, h.Silence(), h.PastAnswers(), h.Unanswered())
+	write := func(limit time.Duration) {
+		t.Helper()
+		h.SetUntil(time.Now().Add(limit)) // as a request of the supervisor
+		_, err := reach(h, h.past, keepLimit, errLate, func() (int, error) { select {} })
+		h.SetUntil(time.Time{})
+		if !errors.Is(err, errNoTime) || h.Silence() != nil || !h.PastAnswers() {
+			t.Errorf("%v: silence %v, answers %v", err, h.Silence(), h.PastAnswers())
+		}
 	}
+	write(50 * time.Millisecond)
+	if err := h.Keep("soon", 1); err != nil {
+		t.Errorf("a write that had no time: %v", err)
+	}
+	write(3 * answerLimit / 4)
 	if _, ok := errors.AsType[*SpareError](h.Keep("gpu", 1)); !ok {
 		t.Error("the next write waits in the directory, too")
+	}
+	if err := AppendLine(h, Journal{Name: "lines", Most: 1 << 20}, []byte("{}")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(h.Path("/run/x/past/lines.jsonl")); err != nil {
+		t.Error(err)
 	}
 	later := NewHost(h.Path("/")) // another worker, in this run or a later one
 	later.SetPast("/var/lib/x", "/run/x/past")

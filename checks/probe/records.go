@@ -153,6 +153,9 @@ func AppendLine(h *Host, j Journal, line []byte) error {
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}
+	if len(dirs) > 1 && dirs[0] == h.past && h.writeWaits() {
+		dirs = dirs[1:]
+	}
 	var errs error
 	for _, dir := range dirs {
 		path := filepath.Join(dir, j.Name+".jsonl")

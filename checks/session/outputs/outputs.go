@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,24 +172,28 @@ func (d *delivery) left(limit time.Duration) time.Duration {
 // fail, too, and that the time limit may be spent.
 func (d *delivery) last() (old *event.Event, err error) {
 	name := RunPrefix + d.event.Context
-	prefix := name
-	if d.event.Part {
-		prefix = RunPrefix
+	if !d.event.Part {
+		of, err := d.recall(name)
+		return of[name], err
 	}
-	of, err := d.recall(prefix)
-	if of == nil && prefix != name && err == nil { // in a silence only a single record can be known
-		of, err = d.recall(name)
+	of, err := d.recall(RunPrefix)
+	if of == nil && err == nil { // in a silence, in which only single records can be known
+		of = map[string]*event.Event{}
+		for _, one := range []string{name, RunPrefix + conf.HealthCheck, RunPrefix + conf.Manual} {
+			known, err := d.recall(one)
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(of, known)
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	if old = of[name]; old != nil && d.event.Part {
+	if old = of[name]; old != nil {
 		old = old.Unless(of[RunPrefix+conf.HealthCheck], d.event.Time).Unless(of[RunPrefix+conf.Manual], d.event.Time) // nhc-gpu.timer makes the latter
 	}
-	return old, nil
+	return old, err
 }
 
-// recall returns the kept events whose names have a prefix. It ignores damaged ones.
+// recall returns the kept events whose names have a prefix, nil in a silence. It ignores damaged ones.
 func (d *delivery) recall(prefix string) (map[string]*event.Event, error) {
 	q := &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the last event"}
 	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, q, d.left(limit)).AnswerTo(q.Line)

@@ -593,6 +593,31 @@ func TestLast(t *testing.T) {
 	}
 }
 
+// A fault that a health check of the same silence no longer found is over.
+func TestLastInSilence(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.Monitor)
+	v := n.Set.WorkerVars()
+	v.Spare, v.Stuck = n.Dir+"/spare", []string{"read " + v.Past}
+	n.Pool.SetVars(v)
+	keep := func(context string, age time.Duration, severity checks.Severity, code string) {
+		e := newEvent()
+		e.Context, e.Part, e.Time = context, context == conf.Monitor, at.Add(-age)
+		e.Results = []event.Result{{Check: "check_gpu_xid", Line: "check_gpu_xid", Code: code, Severity: severity}}
+		e.Judge()
+		n.Write(t, "spare/run-"+context+".json.interim", string(e.Line()))
+	}
+	keep(conf.Monitor, time.Hour, checks.Fail, "gpu.xid.79")
+	d := delivery{n: n.Node, event: &event.Event{Context: conf.Monitor, Part: true, Time: at}}
+	if old, err := d.last(); err != nil || old == nil || len(old.Findings()) != 1 {
+		t.Errorf("%+v, %v, want the fault", old, err)
+	}
+	keep(conf.HealthCheck, time.Minute, checks.OK, "")
+	if old, err := d.last(); err != nil || old == nil || len(old.Findings()) != 0 {
+		t.Errorf("%+v, %v, want no fault after the health check", old, err)
+	}
+}
+
 // An event of a sweep is part of the history, without its texts if the site wants that. Without a memory,
 // and for a recorded node, that is an error.
 func TestAdd(t *testing.T) {
