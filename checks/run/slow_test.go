@@ -194,6 +194,8 @@ func TestHangInAMoment(t *testing.T) {
 	}
 	for own, want := range map[time.Duration]string{10 * time.Second: "probe.lost", 400 * time.Millisecond: "probe.hung"} {
 		p := newTestPool(t, "")
+		ok := &wire.Request{Op: wire.OpCheck, Name: "check_rogue_nvml", Args: []string{"ok"}, Line: "check_rogue_nvml ok"}
+		p.Call(t.Context(), checks.NVML, ok, time.Minute) // the start of the worker is not part of the 300 ms
 		req := &wire.Request{Op: wire.OpCheck, Name: "check_rogue_nvml", Args: []string{"stop"}, Line: "check_rogue_nvml stop", Limit: own}
 		o := p.Call(t.Context(), checks.NVML, req, min(own, 300*time.Millisecond))
 		if r := new(Engine).result(&plan.Step{Name: "check_rogue_nvml", Lane: checks.NVML}, o); r.Findings[0].Code != want {
