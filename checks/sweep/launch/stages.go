@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -105,111 +106,153 @@ func (s *sweeper) unreached(node string, p sweep.Plane) bool {
 	})
 }
 
+// stageRun is a stage under way.
+type stageRun struct {
+	s     *sweeper
+	e     *engine
+	plan  sweep.Plan
+	nodes []sweep.Node // of the plan
+	saved []line       // of this stage, from an earlier process
+	rep   sweep.StageReport
+}
+
 // stage runs a stage. The rounds that an interrupted sweep has finished are not run again.
 func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes []sweep.Node, saved []line) error {
-	saved = slices.DeleteFunc(slices.Clone(saved), func(l line) bool { return l.Stage != stage })
-	rep := sweep.StageReport{Stage: stage, Began: time.Now().UTC()}
+	r := &stageRun{s: s, e: e, nodes: nodes, rep: sweep.StageReport{Stage: stage, Began: time.Now().UTC()}}
+	r.saved = slices.DeleteFunc(slices.Clone(saved), func(l line) bool { return l.Stage != stage })
 	defer clear(e.absent)
-	if i := slices.IndexFunc(saved, func(l line) bool { return len(l.Nodes) > 0 }); i >= 0 {
-		rep.Began = saved[i].Began
-		here := nodes
-		nodes = saved[i].Nodes // the plan depends on them
-		for _, n := range nodes {
-			if !slices.ContainsFunc(here, func(h sweep.Node) bool { return h.Name == n.Name }) {
-				e.absent[n.Name] = "it was there before the interruption, and is not now"
-			}
-		}
-	} else if len(nodes) > 0 {
-		l := line{Stage: stage, Began: rep.Began, Nodes: nodes, At: rep.Began, About: s.clock.left(stage, s.clock.rounds(stage))}
-		if err := s.record.appendLine(resultsFile, l); err != nil {
-			return fmt.Errorf("write the results: %w", err)
-		}
+	if err := r.fixNodes(); err != nil {
+		return err
 	}
-	if rep.Skipped = sweep.Unfit(stage, len(nodes)); rep.Skipped != "" {
-		rep.Conclude(s.Asked, nodes)
-		s.report.Stages = append(s.report.Stages, rep)
+	if r.rep.Skipped = sweep.Unfit(stage, len(r.nodes)); r.rep.Skipped != "" {
+		r.rep.Conclude(s.Asked, r.nodes)
+		s.report.Stages = append(s.report.Stages, r.rep)
 		return nil
 	}
-	plan, err := s.Plan(stage, nodes, s.Seed, s.last+1)
-	if err != nil {
+	var err error
+	if r.plan, err = s.Plan(stage, r.nodes, s.Seed, s.last+1); err != nil {
 		return fmt.Errorf("plan stage %s: %w", stage, err)
 	}
-	finished := false
 	e.first = true
 	for {
-		tasks, ok := s.next(ctx, plan)
+		tasks, ok := s.next(ctx, r.plan)
 		if !ok {
-			s.Log("stage %s: the planning of round %d does not end", stage, rep.Rounds+1)
-			s.report.Stages = append(s.report.Stages, rep)
+			s.Log("stage %s: the planning of round %d does not end", stage, r.rep.Rounds+1)
+			s.report.Stages = append(s.report.Stages, r.rep)
 			return nil
 		}
 		if len(tasks) == 0 {
-			finished = true
-			break
+			r.conclude(true)
+			return nil
 		}
-		for i := range tasks {
-			s.last = max(s.last, tasks[i].ID)
+		complete, err := r.round(ctx, tasks)
+		if err != nil {
+			return err
 		}
-		results, done := resume(saved, rep.Rounds+1)
-		if !done {
-			if ctx.Err() != nil {
-				break
-			}
-			began := time.Now()
-			p := Progress{
-				Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Nodes: len(nodes),
-				Suspects: len(s.report.Suspects) + len(plan.Suspects()), About: s.clock.left(stage, 1+plan.Left()),
-			}
-			s.tell(p)
-			e.told = func(r sweep.Result, left int) {
-				now := p
-				now.Ended, now.Result, now.About = len(tasks)-left, &r, max(p.About-time.Since(began), 0)
-				s.tell(now)
-			}
-			first := e.first
-			results = e.round(ctx, tasks)
-			took := time.Since(began)
-			if first { // the next rounds begin faster
-				took -= slices.Max(sweep.Starts(tasks, s.Ramp, true)) - slices.Max(sweep.Starts(tasks, s.Ramp, false))
-			}
-			s.clock.measure(took)
-			if len(results) < len(tasks) || slices.ContainsFunc(results, func(r sweep.Result) bool { return r.Fault == sweep.FaultLost || r.Fault == sweep.FaultSilent }) {
-				s.over(ctx)
-				s.losses.examine(ctx, results)
-			}
-			if ctx.Err() != nil {
-				rep.Results = append(rep.Results, results...)
-				break // an incomplete round is run again
-			}
-			l := line{
-				Stage: stage, Round: rep.Rounds + 1, Tasks: len(tasks), Results: results,
-				At: time.Now().UTC(), About: s.clock.left(stage, plan.Left()),
-			}
-			if err := s.record.appendLine(resultsFile, l); err != nil {
-				return fmt.Errorf("write the results: %w", err)
-			}
+		if !complete {
+			r.conclude(false)
+			return nil
 		}
-		plan.Take(results)
-		rep.Rounds++
-		rep.Results = append(rep.Results, results...)
 	}
-	rep.Fleet, rep.Suspects = plan.Fleet(), plan.Suspects()
-	if finished {
-		rep.Ended = time.Now().UTC()
-		rep.Conclude(s.Asked, nodes)
-	}
-	s.report.Stages = append(s.report.Stages, rep)
-	s.report.Suspects = append(s.report.Suspects, rep.Suspects...)
-	slices.SortStableFunc(s.report.Suspects, func(a, b sweep.Suspect) int {
-		switch {
-		case a.Confidence > b.Confidence:
-			return -1
-		case a.Confidence < b.Confidence:
-			return 1
+}
+
+// fixNodes records the nodes of a stage that begins. The plan depends on them: a stage that goes on after an
+// interruption takes the recorded ones, and no task runs on those that have gone since.
+func (r *stageRun) fixNodes() error {
+	if i := slices.IndexFunc(r.saved, func(l line) bool { return len(l.Nodes) > 0 }); i >= 0 {
+		here := r.nodes
+		r.rep.Began, r.nodes = r.saved[i].Began, r.saved[i].Nodes
+		for _, n := range r.nodes {
+			if !slices.ContainsFunc(here, func(h sweep.Node) bool { return h.Name == n.Name }) {
+				r.e.absent[n.Name] = "it was there before the interruption, and is not now"
+			}
 		}
-		return 0
-	})
+		return nil
+	}
+	if len(r.nodes) == 0 {
+		return nil
+	}
+	stage, began := r.rep.Stage, r.rep.Began
+	return r.write(line{Stage: stage, Began: began, Nodes: r.nodes, At: began, About: r.s.clock.left(stage, r.s.clock.rounds(stage))})
+}
+
+// write appends a line to the results of the sweep.
+func (r *stageRun) write(l line) error {
+	if err := r.s.record.appendLine(resultsFile, l); err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
 	return nil
+}
+
+// round takes the results of the next round from an earlier process, or carries the round out and records it.
+// complete is false if ctx ends first: the round is run again if the sweep is continued.
+func (r *stageRun) round(ctx context.Context, tasks []sweep.Task) (complete bool, err error) {
+	for i := range tasks {
+		r.s.last = max(r.s.last, tasks[i].ID)
+	}
+	results, done := resume(r.saved, r.rep.Rounds+1)
+	if !done {
+		if ctx.Err() != nil {
+			return false, nil
+		}
+		results = r.carryOut(ctx, tasks)
+		if ctx.Err() != nil {
+			r.rep.Results = append(r.rep.Results, results...)
+			return false, nil
+		}
+		if err := r.write(line{
+			Stage: r.rep.Stage, Round: r.rep.Rounds + 1, Tasks: len(tasks), Results: results,
+			At: time.Now().UTC(), About: r.s.clock.left(r.rep.Stage, r.plan.Left()),
+		}); err != nil {
+			return false, err
+		}
+	}
+	r.plan.Take(results)
+	r.rep.Rounds++
+	r.rep.Results = append(r.rep.Results, results...)
+	return true, nil
+}
+
+// carryOut carries out the tasks of a round: it shows their progress, measures how long they take, and finds out
+// why nodes were lost.
+func (r *stageRun) carryOut(ctx context.Context, tasks []sweep.Task) []sweep.Result {
+	s, began := r.s, time.Now()
+	p := Progress{
+		Stage: r.rep.Stage, Round: r.rep.Rounds + 1, Left: r.plan.Left(), Tasks: len(tasks), Nodes: len(r.nodes),
+		Suspects: len(s.report.Suspects) + len(r.plan.Suspects()), About: s.clock.left(r.rep.Stage, 1+r.plan.Left()),
+	}
+	s.tell(p)
+	r.e.told = func(result sweep.Result, left int) {
+		now := p
+		now.Ended, now.Result, now.About = len(tasks)-left, &result, max(p.About-time.Since(began), 0)
+		s.tell(now)
+	}
+	first := r.e.first
+	results := r.e.round(ctx, tasks)
+	took := time.Since(began)
+	if first { // the next rounds begin faster
+		took -= slices.Max(sweep.Starts(tasks, s.Ramp, true)) - slices.Max(sweep.Starts(tasks, s.Ramp, false))
+	}
+	s.clock.measure(took)
+	lost := func(x sweep.Result) bool { return x.Fault == sweep.FaultLost || x.Fault == sweep.FaultSilent }
+	if len(results) < len(tasks) || slices.ContainsFunc(results, lost) {
+		s.over(ctx)
+		s.losses.examine(ctx, results)
+	}
+	return results
+}
+
+// conclude adds the stage to the report of the sweep. finished is false if the sweep was interrupted in it.
+func (r *stageRun) conclude(finished bool) {
+	report := r.s.report
+	r.rep.Fleet, r.rep.Suspects = r.plan.Fleet(), r.plan.Suspects()
+	if finished {
+		r.rep.Ended = time.Now().UTC()
+		r.rep.Conclude(r.s.Asked, r.nodes)
+	}
+	report.Stages = append(report.Stages, r.rep)
+	report.Suspects = append(report.Suspects, r.rep.Suspects...)
+	slices.SortStableFunc(report.Suspects, func(a, b sweep.Suspect) int { return cmp.Compare(b.Confidence, a.Confidence) })
 }
 
 // next returns the next round of a plan. ok is false if the plan goes on after the end of the sweep: it
