@@ -369,60 +369,13 @@ func (s *sweeper) finish(ctx context.Context) {
 	if ctx.Err() != nil && r.Interrupted == "" {
 		r.Interrupted = context.Cause(ctx).Error()
 	}
-	lost, byes := map[string]string{}, map[string]string{}
-	known := map[string]sweep.Node{}
-	if s.hub != nil {
-		s.hub.look(func() {
-			maps.Copy(lost, s.hub.lost)
-			maps.Copy(byes, s.hub.byes)
-			for name, p := range s.hub.known {
-				known[name] = s.describe(p.node)
-			}
-		})
-	}
-	away, untested := s.snapshot(), r.Untested(s.nodes)
+	away, ends := s.snapshot(), s.readEnds()
 	for _, name := range slices.Sorted(maps.Keys(joinKeys(away, s.nodes))) {
 		n, out := away[name]
 		if !out {
-			n = sweep.NodeReport{Node: sweep.Node{Name: name}, State: "tested"}
-			if k, ok := known[name]; ok {
-				n.Node = k
-			} else {
-				n.State, n.Why = "excluded", "the sweep has ended before"
-			}
-			suspect := slices.IndexFunc(r.Suspects, func(x sweep.Suspect) bool { return x.Node == name && !x.Doubt })
-			switch why := cmp.Or(lost[name], byes[name]); {
-			case n.State != "tested":
-			case lost[name] != "":
-				loss := s.losses.known[name]
-				n.State, n.Why = "dead", cmp.Or(loss.Text, why)
-				if loss.Responds {
-					n.State = "excluded"
-				}
-			case suspect >= 0:
-				n.State, n.Why = "suspect", r.Suspects[suspect].Text
-			case n.Closed > 0 && len(s.onGPUs()) > 0:
-				n.State, n.Why = "excluded", s.whyClosed(n.Node)
-			case why != "" && r.Interrupted == "":
-				n.State, n.Why = "excluded", "its rank was ended before the sweep: "+why
-			case untested[name] != "":
-				n.State, n.Why = "excluded", untested[name]
-			}
+			n = s.judgeNode(name, &ends)
 		}
-		if reason, ok := s.held[name]; ok {
-			n.Held = cmp.Or(reason, "no reason")
-			n.After = "drained again, with the same reason"
-			if why := s.unclear[name]; why != "" {
-				n.After += ": " + why
-			}
-			if s.keeper != nil && s.keeper.instead[name] != "" {
-				n.After = s.keeper.instead[name]
-			} else if s.keep[name] {
-				n.After = "in service: it passes"
-			} else if s.keeper != nil && s.keeper.nodes[name] != "" {
-				n.After = "not drained again: nhc-gpu sweep --repair"
-			}
-		}
+		s.addDrain(&n)
 		n.History = s.history[name]
 		r.Nodes = append(r.Nodes, n)
 	}
@@ -431,6 +384,76 @@ func (s *sweeper) finish(ctx context.Context) {
 	}
 	if s.Act != nil {
 		s.Act(context.WithoutCancel(ctx), r)
+	}
+}
+
+// rankEnds is what the launcher knows about the nodes when their ranks have ended, by name.
+type rankEnds struct {
+	known      map[string]sweep.Node // nodes that had a rank, as it has described them
+	lost, byes map[string]string     // why a rank was lost, or others have ended it
+	untested   map[string]string     // nodes that no stage has tested, and why
+}
+
+func (s *sweeper) readEnds() rankEnds {
+	ends := rankEnds{known: map[string]sweep.Node{}, lost: map[string]string{}, byes: map[string]string{}, untested: s.report.Untested(s.nodes)}
+	if s.hub != nil {
+		s.hub.look(func() {
+			maps.Copy(ends.lost, s.hub.lost)
+			maps.Copy(ends.byes, s.hub.byes)
+			for name, p := range s.hub.known {
+				ends.known[name] = s.describe(p.node)
+			}
+		})
+	}
+	return ends
+}
+
+// judgeNode reports on a node that was part of the sweep until its end. If several things can be said about it,
+// the gravest counts.
+func (s *sweeper) judgeNode(name string, ends *rankEnds) sweep.NodeReport {
+	node, ok := ends.known[name]
+	if !ok {
+		return sweep.NodeReport{Node: sweep.Node{Name: name}, State: "excluded", Why: "the sweep has ended before"}
+	}
+	n := sweep.NodeReport{Node: node, State: "tested"}
+	r := s.report
+	suspect := slices.IndexFunc(r.Suspects, func(x sweep.Suspect) bool { return x.Node == name && !x.Doubt })
+	switch why := cmp.Or(ends.lost[name], ends.byes[name]); {
+	case ends.lost[name] != "":
+		loss := s.losses.known[name]
+		n.State, n.Why = "dead", cmp.Or(loss.Text, why)
+		if loss.Responds {
+			n.State = "excluded"
+		}
+	case suspect >= 0:
+		n.State, n.Why = "suspect", r.Suspects[suspect].Text
+	case n.Closed > 0 && len(s.onGPUs()) > 0:
+		n.State, n.Why = "excluded", s.whyClosed(n.Node)
+	case why != "" && r.Interrupted == "":
+		n.State, n.Why = "excluded", "its rank was ended before the sweep: "+why
+	case ends.untested[name] != "":
+		n.State, n.Why = "excluded", ends.untested[name]
+	}
+	return n
+}
+
+// addDrain adds to the report on a node how it was drained before the maintenance, and whether it is drained again.
+func (s *sweeper) addDrain(n *sweep.NodeReport) {
+	reason, ok := s.held[n.Name]
+	if !ok {
+		return
+	}
+	n.Held = cmp.Or(reason, "no reason")
+	n.After = "drained again, with the same reason"
+	if why := s.unclear[n.Name]; why != "" {
+		n.After += ": " + why
+	}
+	if s.keeper != nil && s.keeper.instead[n.Name] != "" {
+		n.After = s.keeper.instead[n.Name]
+	} else if s.keep[n.Name] {
+		n.After = "in service: it passes"
+	} else if s.keeper != nil && s.keeper.nodes[n.Name] != "" {
+		n.After = "not drained again: nhc-gpu sweep --repair"
 	}
 }
 
