@@ -25,32 +25,9 @@ func (s *sweeper) choose(ctx context.Context) error {
 			return err
 		}
 	}
-	sel := slurm.Selection{Nodes: s.Nodes, Partition: s.Partition, State: s.NodeState, Feature: s.Feature}
-	if s.Reservation != "" {
-		reserved, err := s.m.reservations(ctx)
-		if err != nil {
-			return err
-		}
-		list, ok := reserved[s.Reservation]
-		if !ok {
-			return fmt.Errorf("unknown to Slurm: reservation %s", s.Reservation)
-		}
-		sel.Reserved, sel.IsReserved = list, true
-	}
-	if s.Job != "" {
-		j, err := s.m.job(ctx, s.Job)
-		if err != nil {
-			return err
-		}
-		s.job = s.Job
-		if len(sel.Nodes) == 0 {
-			sel.Nodes = j.Nodes
-		} else {
-			sel.Nodes = slices.DeleteFunc(slices.Clone(sel.Nodes), func(n string) bool { return !slices.Contains(j.Nodes, n) })
-		}
-		if len(sel.Nodes) == 0 {
-			return fmt.Errorf("job %s has none of the nodes", s.Job)
-		}
+	sel, err := s.readSelection(ctx)
+	if err != nil {
+		return err
 	}
 	chosen, err := sel.Select(all)
 	if err != nil {
@@ -87,6 +64,39 @@ func (s *sweeper) choose(ctx context.Context) error {
 	}
 	s.record.Meta.Nodes = s.nodes
 	return s.record.saveMeta()
+}
+
+// readSelection asks Slurm for the nodes of the reservation that the options name, and for those of the job in which
+// this process runs; that job becomes the job of the sweep.
+func (s *sweeper) readSelection(ctx context.Context) (slurm.Selection, error) {
+	sel := slurm.Selection{Nodes: s.Nodes, Partition: s.Partition, State: s.NodeState, Feature: s.Feature}
+	if s.Reservation != "" {
+		reserved, err := s.m.reservations(ctx)
+		if err != nil {
+			return sel, err
+		}
+		list, ok := reserved[s.Reservation]
+		if !ok {
+			return sel, fmt.Errorf("unknown to Slurm: reservation %s", s.Reservation)
+		}
+		sel.Reserved, sel.IsReserved = list, true
+	}
+	if s.Job != "" {
+		j, err := s.m.job(ctx, s.Job)
+		if err != nil {
+			return sel, err
+		}
+		s.job = s.Job
+		if len(sel.Nodes) == 0 {
+			sel.Nodes = j.Nodes
+		} else {
+			sel.Nodes = slices.DeleteFunc(slices.Clone(sel.Nodes), func(n string) bool { return !slices.Contains(j.Nodes, n) })
+		}
+		if len(sel.Nodes) == 0 {
+			return sel, fmt.Errorf("job %s has none of the nodes", s.Job)
+		}
+	}
+	return sel, nil
 }
 
 // take takes the nodes for the sweep that are in one partition, since a job has only one: that of the
