@@ -63,26 +63,48 @@ var without = sync.OnceValue(func() map[string]string {
 	}
 })
 
-// misvalueOf returns the mistake in the values of a check, nil if there is none. given reports
-// whether a value was written, and is no default.
+// misvalueOf returns the first mistake in the values of a check, nil if there is none. given reports
+// whether a value was written, and is no default. Each find function describes one kind of mistake in m, and
+// reports whether it is there.
 func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given func(string) bool) *misvalue {
 	v := reflect.Indirect(reflect.ValueOf(c))
 	m := &misvalue{finding: finding{Severity: mistake, Now: unevaluated, Fix: usageOf(info)}}
-	if r, ok := required()[info.Name]; ok {
-		given := 0
-		for field := range strings.FieldsSeq(r.fields) {
-			given += len(fieldOf(v, field))
-		}
-		if given == 0 {
-			m.Text, m.Now = info.Name+" without "+r.what, r.now
-			return m
-		}
-	}
-	if surplus := fieldOf(v, "Surplus"); len(surplus) > 0 {
-		m.Severity, m.Text, m.Now = warning, info.Name+": no effect: "+strings.Join(surplus, " "), "the check runs without it"
-		m.Word = surplus[0]
+	if m.findMissing(info, v) || m.findSurplus(info, v) || m.findUnreachable(info, v) ||
+		m.findLongTest(s, file, info, c) || m.findLongCommand(s, info, v, given) ||
+		m.findMisform(info, v) || m.findUnlikelyRate(info, v) || m.findContradiction(info, c) || m.findDoubt(info, c) ||
+		m.findUncompared(info, v) {
 		return m
 	}
+	return nil
+}
+
+// findMissing finds a check without any of the fields that it cannot do without.
+func (m *misvalue) findMissing(info checks.Info, v reflect.Value) bool {
+	r, ok := required()[info.Name]
+	if !ok {
+		return false
+	}
+	for field := range strings.FieldsSeq(r.fields) {
+		if len(fieldOf(v, field)) > 0 {
+			return false
+		}
+	}
+	m.Text, m.Now = info.Name+" without "+r.what, r.now
+	return true
+}
+
+func (m *misvalue) findSurplus(info checks.Info, v reflect.Value) bool {
+	surplus := fieldOf(v, "Surplus")
+	if len(surplus) == 0 {
+		return false
+	}
+	m.Severity, m.Text, m.Now = warning, info.Name+": no effect: "+strings.Join(surplus, " "), "the check runs without it"
+	m.Word = surplus[0]
+	return true
+}
+
+// findUnreachable finds a limit that every device exceeds, or none reaches.
+func (m *misvalue) findUnreachable(info checks.Info, v reflect.Value) bool {
 	for field, value := range v.Fields() {
 		if low, high, n := reach(field, value); n != 0 && (n < low || n > high) {
 			m.Word = strconv.FormatFloat(n, 'f', -1, 64)
@@ -95,45 +117,82 @@ func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given f
 			if _, kind, _ := strings.Cut(field.Tag.Get("in"), " "); kind == "max" && n > high || kind == "min" && n < low {
 				m.Now = neverFails
 			}
-			return m
+			return true
 		}
 	}
-	if test, ok := c.(checks.Bounded); ok && info.Active && filepath.Base(file) == "nhc-active.conf" && s.limit > 0 && test.Bound() >= checks.Usable(s.limit) {
-		m.Severity, m.Text = warning, fmt.Sprintf("%s may take %s, more than a run of -t %.0f", info.Name, test.Bound(), s.limit.Seconds())
-		m.Now, m.Fix = "it is skipped", "raise -t and TimeoutStartSec in nhc-gpu-active.service, or give the test less time"
-		return m
+	return false
+}
+
+// findLongTest finds an active test that the run of nhc-active.conf has no time for.
+func (m *misvalue) findLongTest(s *site, file string, info checks.Info, c checks.Check) bool {
+	test, ok := c.(checks.Bounded)
+	if !ok || !info.Active || filepath.Base(file) != "nhc-active.conf" || s.limit <= 0 || test.Bound() < checks.Usable(s.limit) {
+		return false
 	}
-	if limit := fieldOf(v, "Limit"); info.Lane == checks.Cmd && len(limit) > 0 && given(limit[0]) {
-		n, err := strconv.Atoi(limit[0])
-		if all := s.timeout(); err == nil && all > 0 && n > all {
-			m.Word, m.Text = limit[0], fmt.Sprintf("%s: -t %d is more than TIMEOUT, %d s", info.Name, n, all)
-			m.Fix = fmt.Sprintf("-t %d or less, or TIMEOUT in /etc/sysconfig/nhc", all-1)
-			return m
-		}
+	m.Severity, m.Text = warning, fmt.Sprintf("%s may take %s, more than a run of -t %.0f", info.Name, test.Bound(), s.limit.Seconds())
+	m.Now, m.Fix = "it is skipped", "raise -t and TimeoutStartSec in nhc-gpu-active.service, or give the test less time"
+	return true
+}
+
+// findLongCommand finds a command that may run for longer than the whole run.
+func (m *misvalue) findLongCommand(s *site, info checks.Info, v reflect.Value, given func(string) bool) bool {
+	limit := fieldOf(v, "Limit")
+	if info.Lane != checks.Cmd || len(limit) == 0 || !given(limit[0]) {
+		return false
 	}
-	if m.misform(info, v) {
-		return m
+	n, err := strconv.Atoi(limit[0])
+	all := s.timeout()
+	if err != nil || all <= 0 || n <= all {
+		return false
 	}
-	if info.Name == "check_hw_ib" || info.Name == "check_ib_ports" {
-		word := fmt.Sprint(v.FieldByName("Rate"))
-		if gbps, err := strconv.ParseFloat(word, 64); err == nil && unlikelyRate(gbps) != "" {
-			m.Severity, m.Word, m.Text = warning, word, fmt.Sprintf("%s: no port has a rate of %s Gb/s", info.Name, word)
-			m.Now, m.Fix = "every port fails, or none", unlikelyRate(gbps)
-			return m
-		}
+	m.Word, m.Text = limit[0], fmt.Sprintf("%s: -t %d is more than TIMEOUT, %d s", info.Name, n, all)
+	m.Fix = fmt.Sprintf("-t %d or less, or TIMEOUT in /etc/sysconfig/nhc", all-1)
+	return true
+}
+
+func (m *misvalue) findUnlikelyRate(info checks.Info, v reflect.Value) bool {
+	if info.Name != "check_hw_ib" && info.Name != "check_ib_ports" {
+		return false
 	}
-	if d, ok := c.(checks.Contradicting); ok {
-		if word, why := d.Contradiction(); why != "" {
-			m.Word, m.Text, m.Now = word, info.Name+": "+why, failsEverywhere
-			return m
-		}
+	word := fmt.Sprint(v.FieldByName("Rate"))
+	gbps, err := strconv.ParseFloat(word, 64)
+	if err != nil || unlikelyRate(gbps) == "" {
+		return false
 	}
-	if d, ok := c.(checks.Doubtful); ok {
-		if word, text, now, better := d.Doubt(); text != "" {
-			m.Severity, m.Word, m.Text, m.Now, m.better = warning, word, info.Name+": "+text, now, better
-			return m
-		}
+	m.Severity, m.Word, m.Text = warning, word, fmt.Sprintf("%s: no port has a rate of %s Gb/s", info.Name, word)
+	m.Now, m.Fix = "every port fails, or none", unlikelyRate(gbps)
+	return true
+}
+
+func (m *misvalue) findContradiction(info checks.Info, c checks.Check) bool {
+	d, ok := c.(checks.Contradicting)
+	if !ok {
+		return false
 	}
+	word, why := d.Contradiction()
+	if why == "" {
+		return false
+	}
+	m.Word, m.Text, m.Now = word, info.Name+": "+why, failsEverywhere
+	return true
+}
+
+func (m *misvalue) findDoubt(info checks.Info, c checks.Check) bool {
+	d, ok := c.(checks.Doubtful)
+	if !ok {
+		return false
+	}
+	word, text, now, better := d.Doubt()
+	if text == "" {
+		return false
+	}
+	m.Severity, m.Word, m.Text, m.Now, m.better = warning, word, info.Name+": "+text, now, better
+	return true
+}
+
+// findUncompared finds an argument that is missing although the usage does not call it optional: there is nothing
+// to compare with.
+func (m *misvalue) findUncompared(info checks.Info, v reflect.Value) bool {
 	for i, word := range strings.Fields(info.Usage) {
 		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
 			break // the next arguments are optional, or options
@@ -144,15 +203,15 @@ func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given f
 				if m.Now == failsEverywhere {
 					m.Severity = mistake
 				}
-				return m
+				return true
 			}
 		}
 	}
-	return nil
+	return false
 }
 
-// misform compares the fields of a check with the forms that they have.
-func (m *misvalue) misform(info checks.Info, v reflect.Value) bool {
+// findMisform compares the fields of a check with the forms that they have.
+func (m *misvalue) findMisform(info checks.Info, v reflect.Value) bool {
 	forms := argForms()[info.Name]
 	for i := range v.NumField() {
 		form, ok := forms[v.Type().Field(i).Name]
