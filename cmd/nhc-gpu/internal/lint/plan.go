@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +24,34 @@ import (
 // PrintPlan prints the bound plan: position, lane, kind, deadline, line. Below a line stand its
 // errors, behind !!, and its warnings, behind ??. An error makes the exit status 1.
 func PrintPlan(f *open.Files, from string) (exit int, err error) {
+	printHead(f, from)
+	f.Pool.SetVars(f.Set.WorkerVars())
+	f.PrepareChecks(f.Plan)
+	for _, row := range append(f.PlatformRows(), f.SlurmRows()...) {
+		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
+	}
+	l := textOf(f)
+	wrong, err := l.printSteps(f)
+	if errors.Is(err, syscall.EPIPE) { // the reader, such as head, has ended
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("print plan: %w", err)
+	}
+	doubts := l.unmarked(f.Doubts)
+	l.printRest(f, doubts)
+	wrong += l.count(mistake) + len(doubts)
+	if f.Bash.Unloaded != nil {
+		wrong++
+	}
+	if wrong > 0 {
+		fmt.Fprintf(console.Alerts, "nhc-gpu: %s, marked with !! above\n", console.Counted(wrong, "error"))
+		return 1, nil
+	}
+	return 0, nil
+}
+
+// printHead prints from which files the plan is made, and for which node.
+func printHead(f *open.Files, from string) {
 	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, f.Set.Get("HOSTNAME"), f.Set.Get("TIMEOUT"))
 	if context := f.Context(); context != "" {
 		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, f.Timeout().Round(100*time.Millisecond))
@@ -39,24 +68,17 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	for _, line := range scriptLines(f) {
 		fmt.Fprintln(console.Screen, "#", line)
 	}
-	f.Pool.SetVars(f.Set.WorkerVars())
-	f.PrepareChecks(f.Plan)
-	for _, row := range append(f.PlatformRows(), f.SlurmRows()...) {
-		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
-	}
-	l := textOf(f)
+}
+
+// printSteps prints the table of the steps, each with the mistakes of its line. wrong is the number of errors that
+// the text of the lines does not show.
+func (t *planText) printSteps(f *open.Files) (wrong int, err error) {
 	w := tabwriter.NewWriter(console.Screen, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
-	wrong := l.count(mistake)
-	for _, text := range f.Doubts {
-		if m := placed().FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
-			wrong++
-		}
-	}
 	for i := range f.Plan.Steps {
 		s := &f.Plan.Steps[i]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Pos, lane(s), kind(s), deadline(s), stepText(s))
-		told := l.lines(s.Pos.File, s.Pos.Line, func(text string) { fmt.Fprintf(w, "\t\t\t\t%s\n", text) })
+		told := t.lines(s.Pos.File, s.Pos.Line, func(text string) { fmt.Fprintf(w, "\t\t\t\t%s\n", text) })
 		switch text, sure := wrongWith(f, s); {
 		case text == "" || told:
 		case sure:
@@ -69,35 +91,25 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 			fmt.Fprintf(w, "\t\t\t\t?? %s\n", text)
 		}
 	}
-	if err := w.Flush(); errors.Is(err, syscall.EPIPE) { // the reader, such as head, has ended
-		return 0, nil
-	} else if err != nil {
-		return 0, fmt.Errorf("print plan: %w", err)
-	}
+	return wrong, w.Flush()
+}
+
+// printRest prints the lines without a step, and the mistakes without a line.
+func (t *planText) printRest(f *open.Files, doubts []string) {
 	for _, s := range f.Plan.Skipped {
 		fmt.Fprintf(console.Screen, "# not run here: %s %s: %s\n", s.Pos, s.Text, s.Because)
 	}
 	if f.Plan.NeedsShell() {
 		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; every other line waits for those before it")
 	}
-	for _, text := range f.Doubts {
-		if m := placed().FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
-			fmt.Fprintln(console.Screen, "!!", text)
-		}
+	for _, text := range doubts {
+		fmt.Fprintln(console.Screen, "!!", text)
 	}
-	for i := range l.list {
-		if text := &l.list[i]; text.Severity > remark && !l.shown[i] {
+	for i := range t.list {
+		if text := &t.list[i]; text.Severity > remark && !t.shown[i] {
 			fmt.Fprintf(console.Screen, "%s %s: %s\n", marks[text.Severity], text.place(), text.message())
 		}
 	}
-	if f.Bash.Unloaded != nil {
-		wrong++
-	}
-	if wrong > 0 {
-		fmt.Fprintf(console.Alerts, "nhc-gpu: %s, marked with !! above\n", console.Counted(wrong, "error"))
-		return 1, nil
-	}
-	return 0, nil
 }
 
 // marks begin the rows of mistakes in a plan.
@@ -126,6 +138,14 @@ func textOf(f *open.Files) *planText {
 func (t *planText) marked(file, line string) bool {
 	n, _ := strconv.Atoi(line)
 	return t.at(file, n, warning)
+}
+
+// unmarked returns the doubts about lines in which lint has found no mistake.
+func (t *planText) unmarked(doubts []string) []string {
+	return slices.DeleteFunc(slices.Clone(doubts), func(text string) bool {
+		m := placed().FindStringSubmatch(text)
+		return m != nil && t.marked(m[1], m[2])
+	})
 }
 
 // lines prints the mistakes of one line.
