@@ -285,19 +285,46 @@ func (i easItem) result(stages []StageReport) EASResult {
 		r.Text = "not run"
 		return r
 	}
-	s := stages[at]
+	s := &stages[at]
 	var suspects []string
 	for _, x := range s.Suspects {
 		if i.concerns(x) {
 			suspects = append(suspects, easSuspect(x))
 		}
 	}
-	done, faults := 0, 0
-	why := ""
-	unable := map[string]bool{} // nodes, by the last test of each
-	passed := map[string]bool{}
-	lost := map[string]string{} // by a test of any item: the stage goes on without them
-	for _, x := range s.Results {
+	t := i.tally(s.Results)
+	switch {
+	case len(suspects) > 0:
+		r.Text = strings.Join(suspects, "; ")
+	case t.done == 0 && s.Skipped != "":
+		r.Text = "not run: " + s.Skipped
+	case s.Skipped == "" && s.Ended.IsZero():
+		r.Text = "the sweep has ended before"
+	case t.done == 0 && t.faults > 0:
+		r.Text = "not run: " + cmpText(t.why, "no node can run it")
+	case t.done == 0:
+		r.Text = "not run"
+	case len(t.unable) > 0:
+		r.Text = fmt.Sprintf("not run on %s: %s", strings.Join(t.unable, ", "), t.why)
+	default:
+		r.Result, r.Text = i.judgeFleet(s)
+	}
+	return r
+}
+
+// easTally has the tests of an item in a stage.
+type easTally struct {
+	done   int      // tests that have run
+	faults int      // tests that could not, or have lost a node
+	why    string   // of the first of them
+	unable []string // nodes on which the item has not run
+}
+
+// tally counts the tests of an item. The last test of a node decides whether it is unable. A node that was lost in
+// the test of any item is unable, too, unless it has passed this one: the stage goes on without it.
+func (i easItem) tally(results []Result) (t easTally) {
+	unable, passed, lost := map[string]bool{}, map[string]bool{}, map[string]string{}
+	for _, x := range results {
 		if x.Fault == FaultLost {
 			for _, node := range x.Blame {
 				lost[node] = x.Text
@@ -312,10 +339,10 @@ func (i easItem) result(stages []StageReport) EASResult {
 			}
 		}
 		if x.Fault == FaultUnable || x.Fault == FaultLost {
-			faults++
-			why = cmpText(why, x.Text)
+			t.faults++
+			t.why = cmpText(t.why, x.Text)
 		} else {
-			done++
+			t.done++
 		}
 		switch {
 		case x.Fault == FaultLost: // those that Slurm does not reach are suspects, the others have run no test to its end
@@ -328,38 +355,30 @@ func (i easItem) result(stages []StageReport) EASResult {
 	}
 	for _, node := range slices.Sorted(maps.Keys(lost)) {
 		if !passed[node] {
-			unable[node], why = true, cmpText(why, lost[node])
+			unable[node], t.why = true, cmpText(t.why, lost[node])
 		}
 	}
 	maps.DeleteFunc(unable, func(_ string, is bool) bool { return !is })
-	switch {
-	case len(suspects) > 0:
-		r.Text = strings.Join(suspects, "; ")
-	case done == 0 && s.Skipped != "":
-		r.Text = "not run: " + s.Skipped
-	case s.Skipped == "" && s.Ended.IsZero():
-		r.Text = "the sweep has ended before"
-	case done == 0 && faults > 0:
-		r.Text = "not run: " + cmpText(why, "no node can run it")
-	case done == 0:
-		r.Text = "not run"
-	case len(unable) > 0:
-		r.Text = fmt.Sprintf("not run on %s: %s", strings.Join(slices.Sorted(maps.Keys(unable)), ", "), why)
-	default:
-		r.Result = EASSucceeded
-		if without := i.without(s.Suspects); len(without) > 0 {
-			r.Text = "without " + strings.Join(without, ", ") + ", suspected by an earlier test of the stage"
-		}
-		for _, d := range s.Fleet {
-			switch {
-			case d.Kind == i.kind && (i.op == "" || strings.HasPrefix(d.Op, i.op)) && d.Note != "":
-				r.Result, r.Text = EASFailed, d.Note
-			case d.splits() && i.runs(Task{Stage: s.Stage, Kind: d.Kind, Op: d.Op}):
-				r.Result, r.Text = EASFailed, d.Remark
-			}
+	t.unable = slices.Sorted(maps.Keys(unable))
+	return t
+}
+
+// judgeFleet returns the result of an item that has run without a suspect. The values of all nodes together can
+// still show a fault.
+func (i easItem) judgeFleet(s *StageReport) (result, text string) {
+	result = EASSucceeded
+	if without := i.without(s.Suspects); len(without) > 0 {
+		text = "without " + strings.Join(without, ", ") + ", suspected by an earlier test of the stage"
+	}
+	for _, d := range s.Fleet {
+		switch {
+		case d.Kind == i.kind && (i.op == "" || strings.HasPrefix(d.Op, i.op)) && d.Note != "":
+			result, text = EASFailed, d.Note
+		case d.splits() && i.runs(Task{Stage: s.Stage, Kind: d.Kind, Op: d.Op}):
+			result, text = EASFailed, d.Remark
 		}
 	}
-	return r
+	return result, text
 }
 
 // without lists the nodes that a group test no longer includes.
