@@ -180,59 +180,14 @@ func (r *Replay) of(code string) *Effects {
 	return r.by[code]
 }
 
-// replay applies the policies to the findings of an event. As on the node, each context counts its own runs, those
-// around a job act at once, and those of the monitor come as often as events and do not count.
+// replay applies the policies to the findings of an event.
 func (r *Replay) replay(n *replayed, e *event.Event) {
-	run := Run{Context: e.Context, Now: e.Time.Local()}
 	c := n.runs[e.Context]
 	if c == nil {
 		c = &counted{}
 		n.runs[e.Context] = c
 	}
-	switch {
-	case e.AroundJob():
-	case e.Part || e.Context == conf.Monitor:
-		run.Count = func(*checks.Finding, int) (int, bool) { return 0, true }
-	default:
-		c.run++
-		run.Count = func(f *checks.Finding, of int) (int, bool) {
-			count, _ := c.strikes.Add(KeyOf(f), c.run, of, e.Time)
-			return count, true
-		}
-	}
-	failed, healthy := false, true
-	judge := func(f checks.Finding) {
-		rule := r.rule(f.Code, f.Check)
-		switch f = Apply(f, rule, run); {
-		case f.Severity == checks.Fail:
-			failed, healthy = true, false
-			n.replayed.begin(&r.of(cmp.Or(f.Code, f.Check)).Replayed, e.Time, rule, f.Check)
-		case strings.HasPrefix(f.Held, strike):
-			healthy = false
-		}
-	}
-	for i := range e.Results {
-		x := &e.Results[i]
-		f := checks.Finding{Code: x.Code, Check: x.Check, Device: x.Device, Severity: checks.Fail}
-		switch {
-		case !r.runs(x.Check, e.Context):
-		case x.Early():
-			healthy = false
-		case x.Drill, x.Code == StaysUnknown, x.Code == UnknownGPU: // the last two follow from the unknown results
-		case x.Severity == checks.Fail || x.Would != "":
-			judge(f)
-		case x.Severity == checks.Unknown:
-			healthy = false
-			for _, code := range StayCodes(x.Code, classOf(x.Check), laneOf(x.Check)) {
-				f.Code = code
-				if rule := r.rule(code, f.Check); run.Count != nil {
-					if count, _ := run.Count(&f, rule.Strikes.Of); count >= rule.Strikes.N {
-						judge(f)
-					}
-				}
-			}
-		}
-	}
+	failed, healthy := r.judge(n, e, c.begin(e))
 	if failed {
 		for _, other := range n.runs {
 			other.healthy = 0
@@ -253,6 +208,63 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 	if healthy && looked && Waits(n.replayed.rule, c.healthy, c.since, e.Time) == "" {
 		n.replayed.end(e.Time, true)
 	}
+}
+
+// begin begins the run of an event. As on the node, each context counts its own runs, those around a job act at
+// once, and those of the monitor come as often as events and do not count.
+func (c *counted) begin(e *event.Event) Run {
+	run := Run{Context: e.Context, Now: e.Time.Local()}
+	switch {
+	case e.AroundJob():
+	case e.Part || e.Context == conf.Monitor:
+		run.Count = func(*checks.Finding, int) (int, bool) { return 0, true }
+	default:
+		c.run++
+		run.Count = func(f *checks.Finding, of int) (int, bool) {
+			count, _ := c.strikes.Add(KeyOf(f), c.run, of, e.Time)
+			return count, true
+		}
+	}
+	return run
+}
+
+// judge begins a drain for each failure that the policies leave. healthy is false also if a failure has too few
+// strikes, or a result is unknown.
+func (r *Replay) judge(n *replayed, e *event.Event, run Run) (failed, healthy bool) {
+	healthy = true
+	apply := func(f checks.Finding) {
+		rule := r.rule(f.Code, f.Check)
+		switch f = Apply(f, rule, run); {
+		case f.Severity == checks.Fail:
+			failed, healthy = true, false
+			n.replayed.begin(&r.of(cmp.Or(f.Code, f.Check)).Replayed, e.Time, rule, f.Check)
+		case strings.HasPrefix(f.Held, strike):
+			healthy = false
+		}
+	}
+	for i := range e.Results {
+		x := &e.Results[i]
+		f := checks.Finding{Code: x.Code, Check: x.Check, Device: x.Device, Severity: checks.Fail}
+		switch {
+		case !r.runs(x.Check, e.Context):
+		case x.Early():
+			healthy = false
+		case x.Drill, x.Code == StaysUnknown, x.Code == UnknownGPU: // the last two follow from the unknown results
+		case x.Severity == checks.Fail || x.Would != "":
+			apply(f)
+		case x.Severity == checks.Unknown:
+			healthy = false
+			for _, code := range StayCodes(x.Code, classOf(x.Check), laneOf(x.Check)) {
+				f.Code = code
+				if rule := r.rule(code, f.Check); run.Count != nil {
+					if count, _ := run.Count(&f, rule.Strikes.Of); count >= rule.Strikes.N {
+						apply(f)
+					}
+				}
+			}
+		}
+	}
+	return failed, healthy
 }
 
 // runs reports whether a check would have run in a context.
