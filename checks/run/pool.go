@@ -304,17 +304,8 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			p.noteLocked(c, resp.Locked)
 			p.addStuckCalls(resp.Stuck...)
 			p.noteSilence(resp.Silence)
-			if resp.Worn && !resp.Spent {
-				c.worn = true
-				c.finish()
-				return i + 1, true
-			}
-			if resp.Spent {
-				step := r.Line
-				if len(resp.Stuck) > 0 { // the step has ended without these calls, and another worker continues the lane
-					step, doing, c.worn = resp.Stuck[0], resp.Stuck[0], true
-				}
-				p.abandon(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
+			if resp.Worn || resp.Spent {
+				p.retire(c, r.Line, resp, doing, began)
 				return i + 1, true
 			}
 		case ctx.Err() != nil:
@@ -332,18 +323,36 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			emit(r, p.endSlow(c, hang))
 			return i + 1, true
 		default:
-			c.crashed = true
-			how := c.howItDied(err, doing)
-			p.abandon(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // kills its children
-			o := died(how)
-			if c.inLibrary(doing) {
-				o.crashes = countCrash(p)
-			}
-			emit(r, o)
+			emit(r, p.endCrashed(c, r.Line, err, doing, began))
 			return i + 1, true
 		}
 	}
 	return len(reqs), false
+}
+
+// retire ends a worker that has answered and cannot go on: it leaves by itself, or a call of it is blocked.
+func (p *Pool) retire(c *client, step string, resp *wire.Response, doing string, began time.Time) {
+	if !resp.Spent {
+		c.worn = true
+		c.finish()
+		return
+	}
+	if len(resp.Stuck) > 0 { // the step has ended without these calls, and another worker continues the lane
+		step, doing, c.worn = resp.Stuck[0], resp.Stuck[0], true
+	}
+	p.abandon(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
+}
+
+// endCrashed returns the outcome of a step whose worker has died, and ends what the worker has started.
+func (p *Pool) endCrashed(c *client, step string, err error, doing string, began time.Time) Outcome {
+	c.crashed = true
+	how := c.howItDied(err, doing)
+	p.abandon(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // kills its children
+	o := died(how)
+	if c.inLibrary(doing) {
+		o.crashes = countCrash(p)
+	}
+	return o
 }
 
 // endSlow ends a vendor's lane whose check did not answer in time. After a slow scan of processes the lane goes on,
