@@ -190,7 +190,13 @@ func startDrill(o *drillOptions, given []string, code, device string) error {
 		return err
 	}
 	tellDrill(r, fmt.Sprintf("drill of %s for %s", drill, shortLength(o.length)), drill.By)
-	fmt.Fprintf(console.Screen, "drill of %s until %s (%s)\n", drill, drill.Until().Local().Format(clock), shortLength(o.length))
+	printDrill(drill, s.Check, list)
+	return nil
+}
+
+// printDrill prints the finding of a drill, and what becomes of it in each context. list has the lines of the check.
+func printDrill(drill *session.Drill, check string, list []session.Covered) {
+	fmt.Fprintf(console.Screen, "drill of %s until %s (%s)\n", drill, drill.Until().Local().Format(clock), shortLength(drill.For))
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(console.Screen, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -201,10 +207,9 @@ func startDrill(o *drillOptions, given []string, code, device string) error {
 		}
 	}
 	if drill.Alone {
-		row("healthcheck", "warning: no line runs %s: no run would find a real fault. The drill is reported all the same", s.Check)
+		row("healthcheck", "warning: no line runs %s: no run would find a real fault. The drill is reported all the same", check)
 	}
 	row("to end", "nhc-gpu drill --end")
-	return nil
 }
 
 // reports reports whether a run has a line that is the check itself.
