@@ -64,31 +64,32 @@ func (s Scenario) onBench(t testing.TB, root string) (files, links map[string]st
 		t.Fatal(err)
 	}
 	n := healthyNode(s.Node)
-	test := selftest.Scenario{Node: s.Node, Files: map[string]string{}, Links: map[string]string{}}
-	for name, content := range s.Files {
-		if old, ok := n.Files[name]; !ok || old != content {
-			test.Files[name] = content
-		}
-	}
-	for name, target := range s.Links {
-		if old, ok := n.Links[name]; !ok || old != target {
-			test.Links[name] = target
-		}
-	}
-	for name := range n.Files {
-		if _, ok := s.Files[name]; !ok {
-			test.Lacks = append(test.Lacks, name)
-		}
-	}
-	for name := range n.Links {
-		if _, ok := s.Links[name]; !ok {
-			test.Lacks = append(test.Lacks, name)
-		}
-	}
+	test := selftest.Scenario{Node: s.Node}
+	var unlinked []string
+	test.Files, test.Lacks = diffFiles(s.Files, n.Files)
+	test.Links, unlinked = diffFiles(s.Links, n.Links)
+	test.Lacks = append(test.Lacks, unlinked...)
 	if err := b.Lay(&test, n, root); err != nil {
 		t.Fatal(err)
 	}
 	return nil, nil
+}
+
+// diffFiles returns the files (or the links) that a scenario has and its node has not, or has otherwise, and the names
+// of those that only the node has.
+func diffFiles(scenario, node map[string]string) (differ map[string]string, lacks []string) {
+	differ = map[string]string{}
+	for name, content := range scenario {
+		if old, ok := node[name]; !ok || old != content {
+			differ[name] = content
+		}
+	}
+	for name := range node {
+		if _, ok := scenario[name]; !ok {
+			lacks = append(lacks, name)
+		}
+	}
+	return differ, lacks
 }
 
 // healthyNodes returns the nodes that scenarios start from.

@@ -286,27 +286,11 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s Scenario, co
 	if s.NVMLErr != nil {
 		fmt.Fprintf(b, "error = %s\n", inline(t, errorTable(s.NVMLErr)))
 	}
-	files, lacks := map[string]string{}, []string{}
-	for f, content := range s.Files {
-		if old, ok := node.Files[f]; !ok || old != content {
-			files[f] = content
-		}
-	}
-	for f := range node.Files {
-		if _, ok := s.Files[f]; !ok {
-			lacks = append(lacks, widestOf(f, s.Files, s.Links))
-		}
-	}
-	links := map[string]string{}
-	for name, target := range s.Links {
-		if old, ok := node.Links[name]; !ok || old != target {
-			links[name] = target
-		}
-	}
-	for name := range node.Links {
-		if _, ok := s.Links[name]; !ok {
-			lacks = append(lacks, widestOf(name, s.Files, s.Links))
-		}
+	files, lacks := diffFiles(s.Files, node.Files)
+	links, unlinked := diffFiles(s.Links, node.Links)
+	lacks = append(lacks, unlinked...)
+	for i := range lacks {
+		lacks[i] = widestOf(lacks[i], s.Files, s.Links)
 	}
 	if slices.Sort(lacks); len(lacks) > 0 {
 		fmt.Fprintf(b, "lacks = %s\n", inline(t, slices.Compact(lacks)))
