@@ -118,8 +118,8 @@ func (f *Fold) Begin(line string, pid int) []Event {
 	return f.verbose(text)
 }
 
-// Findings takes the findings of a native step, in order.
-func (f *Fold) Findings(list []checks.Finding) (events []Event) {
+// Found takes the findings of a native step, in order.
+func (f *Fold) Found(list []checks.Finding) (events []Event) {
 	list = f.wholes.Take(list)
 	for _, x := range list { // before everything else: a failure can end the run
 		if x.Aside() {
@@ -360,8 +360,8 @@ func (f *Fold) Failed() bool { return f.failures > 0 || f.over && f.exit != 0 }
 // LastMessage returns the reason of the node's mark.
 func (f *Fold) LastMessage() string { return f.message }
 
-// List returns all findings so far.
-func (f *Fold) List() []checks.Finding { return f.findings }
+// Findings returns all findings so far.
+func (f *Fold) Findings() []checks.Finding { return f.findings }
 
 // Failures returns all failures so far. A failure of a shell line or of the run itself is a
 // finding without a code.

@@ -33,7 +33,7 @@ func (p *tape) do(events []Event) { p.events = append(p.events, events...) }
 func (p *tape) native(line string, findings []checks.Finding) {
 	if !p.Over() {
 		p.do(p.Begin(line, 7))
-		p.do(p.Findings(findings))
+		p.do(p.Found(findings))
 	}
 }
 
@@ -264,7 +264,7 @@ func TestTimeoutAfterFailureMarksOnce(t *testing.T) {
 		p.do(p.Begin("check_a", 7))
 		want := []string{`offline Script timed out while executing "check_a".`}
 		if failed {
-			p.do(p.Findings(fail("check_a:  x")))
+			p.do(p.Found(fail("check_a:  x")))
 			want = []string{"offline check_a:  x"}
 		}
 		p.do(p.Expired(""))

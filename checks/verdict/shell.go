@@ -49,7 +49,7 @@ func (f *Fold) Mistaken(status int, code, mistake string) []Event {
 	if f.subDied != nil || f.died > 0 || f.over || f.Eval {
 		return f.Ended(status)
 	}
-	return f.Findings([]checks.Finding{{
+	return f.Found([]checks.Finding{{
 		Code: code, Severity: checks.Unknown, Remedy: checks.FixConfig,
 		Message: fmt.Sprintf("Check %s returned %d:  %s", f.check, status, mistake),
 	}})
@@ -64,7 +64,7 @@ func (f *Fold) Broken(x checks.Finding) (events []Event) {
 	if f.over {
 		return events
 	}
-	return append(events, f.Findings([]checks.Finding{x})...)
+	return append(events, f.Found([]checks.Finding{x})...)
 }
 
 // endSubshell judges a death in a subshell when its line, or the shell, has ended.

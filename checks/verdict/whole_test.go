@@ -51,7 +51,7 @@ func TestWholes(t *testing.T) {
 			}
 			for _, list := range c.lists {
 				f.Begin("a line", 0)
-				hear(f.Findings(list))
+				hear(f.Found(list))
 			}
 			events, exit := f.Finish(0)
 			hear(events)

@@ -51,7 +51,7 @@ func (j *Judge) countAhead() {
 	}
 	const check = "check_gpu_recovery" // the site's policy for this check applies to such findings
 	from, s := len(j.fold.Failures()), &plan.Step{Name: check, Class: "gpu", Policy: j.files.Config.Of(check, "gpu")}
-	j.emit(j.fold.Findings(j.attribute(check, j.apply(s, j.Soften(s, lost)))))
+	j.emit(j.fold.Found(j.attribute(check, j.apply(s, j.Soften(s, lost)))))
 	j.blame(from, s)
 }
 
@@ -131,7 +131,7 @@ func (j *Judge) Finish() (exit int, doubt *string) {
 	j.emit(events)
 	j.debugEnd()
 	if exit == verdict.ExitUnknown && !j.fold.Failed() {
-		doubt = new(firstUnknown(j.fold.List()))
+		doubt = new(firstUnknown(j.fold.Findings()))
 	}
 	j.n.Log.Flush()
 	return exit, doubt

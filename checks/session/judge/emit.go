@@ -174,8 +174,8 @@ func (j *Judge) interrupted() {
 	}
 	text := "Terminated by signal " + unix.SignalName(sig) + "."
 	if j.job != nil { // a user or slurmd ended it: this is not a fault of the node
-		if !slices.ContainsFunc(j.fold.List(), func(f checks.Finding) bool { return f.Message == text }) {
-			j.emit(j.fold.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
+		if !slices.ContainsFunc(j.fold.Findings(), func(f checks.Finding) bool { return f.Message == text }) {
+			j.emit(j.fold.Found([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
 		}
 		return
 	}

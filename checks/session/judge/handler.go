@@ -146,7 +146,7 @@ func (j *hearer) badUsage(s *plan.Step, info checks.Info, err error) run.NativeR
 func (j *hearer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Unknown || f.Silenced != nil || f.Held != "" {
-			j.emit(j.fold.Findings([]checks.Finding{f}))
+			j.emit(j.fold.Found([]checks.Finding{f}))
 			continue
 		}
 		rest = append(rest, f)

@@ -142,7 +142,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 		j.job.Look(s.Name, res.Findings)
 	}
 	j.unanswered.Note(j.current, res.Findings)
-	j.emit(j.fold.Findings(j.attribute(s.Name, j.apply(s, res.Findings))))
+	j.emit(j.fold.Found(j.attribute(s.Name, j.apply(s, res.Findings))))
 	j.judged(from, s)
 	j.uncounted += len(j.fold.Failures()) - from
 	return !j.fold.Over()
@@ -152,7 +152,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 func (j *Judge) Assigned(s *plan.Step) {
 	for _, v := range s.Sets {
 		if err := conf.WrongChoice(v.Name, v.Value); err != nil {
-			j.emit(j.fold.Findings([]checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: fmt.Sprintf("%s: %v", s.Pos, err)}}))
+			j.emit(j.fold.Found([]checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: fmt.Sprintf("%s: %v", s.Pos, err)}}))
 			continue
 		}
 		j.n.Set.Put(v.Name, v.Value, v.Export)
@@ -348,7 +348,7 @@ func (j *Judge) LoadScripts() {
 	default:
 		j.bash.End()
 		j.bash.Unloaded = err
-		j.emit(j.fold.Findings([]checks.Finding{{
+		j.emit(j.fold.Found([]checks.Finding{{
 			Code: "scripts.unusable", Severity: checks.Unknown, Message: fmt.Sprintf("scripts are not used:  %v", err),
 		}}))
 	}

@@ -25,15 +25,15 @@ type span struct{ from, to, failed, failedTo int }
 // begin begins a step. end adds the findings which the step has passed to the fold since then, or its
 // fact if there are none.
 func (r *results) begin(f *verdict.Fold, s *plan.Step) (end func(took time.Duration, fact string)) {
-	from, failed := len(f.List()), len(f.Failures())
+	from, failed := len(f.Findings()), len(f.Failures())
 	return func(took time.Duration, fact string) {
-		list := slices.Clone(f.List()[from:])
+		list := slices.Clone(f.Findings()[from:])
 		for _, x := range f.Failures()[failed:] { // those of shell lines are not in the list
 			if !slices.ContainsFunc(list, func(g checks.Finding) bool { return g.Message == x.Message }) {
 				list = append(list, x)
 			}
 		}
-		r.covered = append(r.covered, span{from, len(f.List()), failed, len(f.Failures())})
+		r.covered = append(r.covered, span{from, len(f.Findings()), failed, len(f.Failures())})
 		whole := event.Result{Check: event.Shell, Line: s.Text, Milliseconds: event.Milliseconds(took)}
 		if s.Kind == plan.Native {
 			whole.Check = s.Name
@@ -96,7 +96,7 @@ func (r *results) addRest(f *verdict.Fold) {
 			r.list = append(r.list, resultOf(event.Result{Check: cmp.Or(x.Check, event.Whole)}, x))
 		}
 	}
-	for i, x := range f.List() {
+	for i, x := range f.Findings() {
 		if !slices.ContainsFunc(r.covered, func(s span) bool { return i >= s.from && i < s.to }) {
 			add(x)
 		}

@@ -100,7 +100,7 @@ func TestSlowTakesTheTime(t *testing.T) {
 			step := plan.Step{Kind: plan.Native, Name: "check_gpu_ecc", Text: "check_gpu_ecc", Lane: checks.NVML}
 			j.Begin(&step, 1)
 			j.Expired(&step, &checks.Hung{Cut: true})
-			if list := j.fold.List(); list[len(list)-1].Code != want {
+			if list := j.fold.Findings(); list[len(list)-1].Code != want {
 				t.Errorf("%q: %+v, want %s", codes, list, want)
 			}
 		}
@@ -324,7 +324,7 @@ func TestResults(t *testing.T) {
 		{"a check fails, and a finding belongs to another one", func(r *results, f *verdict.Fold) {
 			f.All = true
 			end := r.begin(f, &native)
-			f.Findings([]checks.Finding{failed, other})
+			f.Found([]checks.Finding{failed, other})
 			end(time.Second, "not used")
 		}, []event.Result{row("check_gpu_ecc", "gpu.ecc", "bad memory", checks.Fail), row("check_gpu_count", "gpu.ecc", "a GPU is lost", checks.Fail)}, false},
 		{"a line of bash fails", func(r *results, f *verdict.Fold) {
@@ -339,9 +339,9 @@ func TestResults(t *testing.T) {
 		}, []event.Result{row("check_gpu_ecc", "", "", checks.OK), row("nhc-gpu", "", "Terminated by signal SIGTERM.", checks.Fail)}, true},
 		{"a finding of no step", func(r *results, f *verdict.Fold) {
 			f.All = true
-			f.Findings([]checks.Finding{unknown, other})
+			f.Found([]checks.Finding{unknown, other})
 			end := r.begin(f, &native)
-			f.Findings([]checks.Finding{failed})
+			f.Found([]checks.Finding{failed})
 			end(time.Second, "")
 		}, []event.Result{
 			row("check_gpu_ecc", "gpu.ecc", "bad memory", checks.Fail), row("nhc-gpu", "probe.failed", "no answer", checks.Unknown), row("check_gpu_count", "gpu.ecc", "a GPU is lost", checks.Fail),
@@ -645,7 +645,7 @@ func TestAnyJob(t *testing.T) {
 	if s := j.job.Job; s.ID != "" || s.Share != slurm.AllGPUs || j.job.Blame.OfJob([]checks.Finding{failed}) != 0 {
 		t.Errorf("job %+v", s)
 	}
-	if j.fold.Findings([]checks.Finding{failed}); !j.Goes() {
+	if j.fold.Found([]checks.Finding{failed}); !j.Goes() {
 		t.Error("a line that can change something does not run")
 	}
 	j, _ = newJudge(t, slurm.HealthCheck, scenario{})
