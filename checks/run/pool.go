@@ -39,7 +39,7 @@ type Pool struct {
 	state  memoryState // the memory of the node's runs
 
 	mu      sync.Mutex
-	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
+	claims  map[checks.Lane]*sync.Mutex // held while a lane carries out requests, see claim
 	workers map[checks.Lane]*client
 	ended   map[checks.Lane]string // vendor lanes that have ended, and why; they do not start again in this run
 	scanned map[checks.Lane]bool   // vendor lanes in which a scan of processes was slow
@@ -56,20 +56,20 @@ type Pool struct {
 
 // NewPool returns a pool without workers.
 func NewPool(opts Options) *Pool {
-	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]string{}, scanned: map[checks.Lane]bool{}}
+	return &Pool{opts: opts, claims: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]string{}, scanned: map[checks.Lane]bool{}}
 }
 
 // claim waits until no other caller has requests in progress in a lane.
 func (p *Pool) claim(lane checks.Lane) (release func()) {
 	p.mu.Lock()
-	busy := p.busy[lane]
-	if busy == nil {
-		busy = new(sync.Mutex)
-		p.busy[lane] = busy
+	c := p.claims[lane]
+	if c == nil {
+		c = new(sync.Mutex)
+		p.claims[lane] = c
 	}
 	p.mu.Unlock()
-	busy.Lock()
-	return busy.Unlock
+	c.Lock()
+	return c.Unlock
 }
 
 // Start starts the worker of a lane before its first request, so that it is ready when the

@@ -51,10 +51,10 @@ const (
 )
 
 // OpenState makes dir the state directory of the runs, and reads its files that every run needs. If lock is
-// set, it takes that lock for the life of this process, or until [Pool.Unlock]; busy is the process that holds
+// set, it takes that lock for the life of this process, or until [Pool.Unlock]; holder is the process that has
 // it. A health check waits for a run of the monitor, but at most partWait: that run can take longer than
 // slurmd's limit. After an error the run has no memory; doubts are errors of single files.
-func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []error, err error) {
+func (p *Pool) OpenState(dir, kind, lock string) (holder *wire.Holder, doubts []error, err error) {
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind
 	p.state.mu.Unlock()
@@ -84,12 +84,12 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	p.state.drill, p.state.monitor = lines[wire.OpenedDrill], lines[wire.OpenedMonitor]
 	p.state.lanes = strings.Fields(string(lines[wire.OpenedLanes]))
 	p.state.mu.Unlock()
-	if busy = resp.Busy; busy != nil && busy.Part && kind != wire.KindMonitor {
-		if busy, err = p.lock(lock, kind, partWait); err != nil {
+	if holder = resp.Busy; holder != nil && holder.Part && kind != wire.KindMonitor {
+		if holder, err = p.lock(lock, kind, partWait); err != nil {
 			doubts = append(doubts, err)
 		}
 	}
-	return busy, doubts, nil
+	return holder, doubts, nil
 }
 
 // partWait is how long a health check waits for a run of the monitor.
@@ -151,12 +151,12 @@ func (p *Pool) setGone(err error) {
 }
 
 // Lock takes a lock of the state directory for this process. It waits for the holder at most for
-// wait; busy is then the process that holds the lock.
-func (p *Pool) Lock(name string, wait time.Duration) (busy *wire.Holder, err error) {
+// wait; holder is then the process that has the lock.
+func (p *Pool) Lock(name string, wait time.Duration) (holder *wire.Holder, err error) {
 	return p.lock(name, "", wait)
 }
 
-func (p *Pool) lock(name, kind string, wait time.Duration) (busy *wire.Holder, err error) {
+func (p *Pool) lock(name, kind string, wait time.Duration) (holder *wire.Holder, err error) {
 	resp, err := p.stateCall(&wire.Request{Op: wire.OpLock, Name: name, Args: []string{kind}, Timeout: max(wait, 0)}, "lock", name)
 	if err != nil {
 		return nil, err
@@ -204,13 +204,13 @@ func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, er
 // lane that runs scontrol. So an action after a failure does not wait for the remaining checks.
 func (p *Pool) chooseIdleLane() checks.Lane {
 	p.mu.Lock()
-	busy, worker := p.busy[checks.Local], p.workers[checks.Local]
+	claim, worker := p.claims[checks.Local], p.workers[checks.Local]
 	p.mu.Unlock()
-	if worker == nil || busy != nil && !busy.TryLock() {
+	if worker == nil || claim != nil && !claim.TryLock() {
 		return execLane
 	}
-	if busy != nil {
-		busy.Unlock()
+	if claim != nil {
+		claim.Unlock()
 	}
 	return checks.Local
 }

@@ -39,12 +39,12 @@ func memoryError(verb string, err error) error {
 }
 
 func (s nodeState) Lock(wait time.Duration) (unlock func(), err error) {
-	busy, err := s.pool.Lock(memoryLock, wait)
+	holder, err := s.pool.Lock(memoryLock, wait)
 	switch {
 	case err != nil:
 		return nil, memoryError("lock", err)
-	case busy != nil:
-		return nil, &slurm.BusyError{PID: busy.PID, Age: busy.Age}
+	case holder != nil:
+		return nil, &slurm.BusyError{PID: holder.PID, Age: holder.Age}
 	}
 	return func() { s.pool.Unlock(memoryLock) }, nil
 }

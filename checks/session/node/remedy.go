@@ -71,24 +71,24 @@ var ErrUnderRepair = errors.New("another process carries out a remedy on this no
 // BeginRepair takes the lock of remedies, and waits for it as long as wait; the end of the process
 // releases it.
 func BeginRepair(n *Node, wait time.Duration) error {
-	busy, err := n.Pool.Lock(remedyLock, wait)
+	holder, err := n.Pool.Lock(remedyLock, wait)
 	switch {
 	case err != nil:
 		return fmt.Errorf("lock the remedies: %w", err)
-	case busy != nil:
-		return fmt.Errorf("%w: PID %d", ErrUnderRepair, busy.PID)
+	case holder != nil:
+		return fmt.Errorf("%w: PID %d", ErrUnderRepair, holder.PID)
 	}
 	return nil
 }
 
 // HoldRuns keeps health checks from starting, once the present one has ended: they would open the GPUs.
 func HoldRuns(n *Node) (release func(), err error) {
-	busy, err := n.Pool.Lock(RunLock, session.Record+time.Minute)
+	holder, err := n.Pool.Lock(RunLock, session.Record+time.Minute)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("lock the health checks: %w", err)
-	case busy != nil:
-		return nil, fmt.Errorf("a health check runs for %s: PID %d", busy.Age.Round(time.Second), busy.PID)
+	case holder != nil:
+		return nil, fmt.Errorf("a health check runs for %s: PID %d", holder.Age.Round(time.Second), holder.PID)
 	}
 	return sync.OnceFunc(func() { n.Pool.Unlock(RunLock) }), nil
 }

@@ -81,9 +81,9 @@ const silenceLock = "silence.lock"
 // ChangeSilences replaces the record by what change makes of it. No other process changes it meanwhile.
 // Without a state directory, which has the lock, only one can.
 func (n *Node) ChangeSilences(change func([]checks.Silence) ([]checks.Silence, error)) error {
-	if busy, err := n.Pool.Lock(silenceLock, session.Record); err == nil {
-		if busy != nil {
-			return fmt.Errorf("write the record of silenced faults: process %d changes it", busy.PID)
+	if holder, err := n.Pool.Lock(silenceLock, session.Record); err == nil {
+		if holder != nil {
+			return fmt.Errorf("write the record of silenced faults: process %d changes it", holder.PID)
 		}
 		defer n.Pool.Unlock(silenceLock)
 	}

@@ -68,12 +68,12 @@ Exit status: 0, 1 if it cannot run, 10 for wrong arguments or without root.`,
 
 // alone makes this the only monitor of the node.
 func alone(r *health.Run) error {
-	busy, err := r.Pool.Lock(node.MonitorLock, 0)
+	holder, err := r.Pool.Lock(node.MonitorLock, 0)
 	if err != nil {
 		r.Warn(err) // which health checks report
 	}
-	if busy != nil {
-		return fmt.Errorf("another monitor runs on this node (PID %d): systemctl stop nhc-gpu-monitor ends that of the service", busy.PID)
+	if holder != nil {
+		return fmt.Errorf("another monitor runs on this node (PID %d): systemctl stop nhc-gpu-monitor ends that of the service", holder.PID)
 	}
 	return nil
 }
