@@ -35,8 +35,8 @@ const (
 // concurrent use; calls for the same lane wait for each other.
 type Pool struct {
 	opts   Options
-	ledger Ledger      // processes that earlier runs left behind
-	state  memoryState // the memory of the node's runs
+	ledger Ledger   // processes that earlier runs left behind
+	state  stateDir // of the node
 
 	mu      sync.Mutex
 	claims  map[checks.Lane]*sync.Mutex // held while a lane carries out requests, see claim

@@ -17,10 +17,10 @@ import (
 
 // The runs of a node share a directory with the ledger of stuck processes, the lanes that the last
 // run needed, the last call to Slurm, and locks. A worker reads and writes it (worker/state.go), so
-// a run continues without this memory if the directory does not answer.
+// a run continues without this state if the directory does not answer.
 
-// memoryState is the supervisor's side of that directory. An empty dir remembers nothing.
-type memoryState struct {
+// stateDir is the supervisor's side of that directory. Without a dir nothing is stored.
+type stateDir struct {
 	mu    sync.Mutex
 	dir   string
 	gone  error // the directory does not answer; this run sends it no more requests, and no worker looks into it
@@ -53,7 +53,7 @@ const (
 // OpenState makes dir the state directory of the runs, and reads its files that every run needs. If lock is
 // set, it takes that lock for the life of this process, or until [Pool.Unlock]; holder is the process that has
 // it. A health check waits for a run of the monitor, but at most partWait: that run can take longer than
-// slurmd's limit. After an error the run has no memory; doubts are errors of single files.
+// slurmd's limit. After an error the run has no state; doubts are errors of single files.
 func (p *Pool) OpenState(dir, kind, lock string) (holder *wire.Holder, doubts []error, err error) {
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind

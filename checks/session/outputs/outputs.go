@@ -36,10 +36,10 @@ const RunPrefix = "run-"
 
 // The time limits of outputs.
 const (
-	limit  = time.Second            // of each output; around a job, which waits, of all together
-	least  = 50 * time.Millisecond  // of each output at the end of the time
-	memory = 350 * time.Millisecond // the part that is reserved for the end of a command and the last event
-	whole  = 57 * time.Second       // of a health check: slurmd ends it after 60
+	limit   = time.Second            // of each output; around a job, which waits, of all together
+	least   = 50 * time.Millisecond  // of each output at the end of the time
+	reserve = 350 * time.Millisecond // of the limit, for the end of a command and the last event
+	whole   = 57 * time.Second       // of a health check: slurmd ends it after 60
 
 	shortest = 200 * time.Millisecond // less is no time for a command
 )
@@ -95,7 +95,7 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 			loseArchive(&kept, old)
 		}
 		if !d.end.IsZero() {
-			d.end = d.end.Add(memory)
+			d.end = d.end.Add(reserve)
 		}
 		d.send(d.keep(&kept))
 	}
@@ -127,8 +127,8 @@ func (d *delivery) separate() {
 func endOf(n *node.Node, now time.Time) (end time.Time) {
 	switch {
 	case n.Role.AroundJob():
-		end = now.Add(limit - memory)
-		if b := n.Budget.End.Add(limit - memory); n.Budget.Limited() && b.Before(end) {
+		end = now.Add(limit - reserve)
+		if b := n.Budget.End.Add(limit - reserve); n.Budget.Limited() && b.Before(end) {
 			end = b
 		}
 	case n.Background:
