@@ -168,7 +168,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		Continued: s.record.Meta.Continued, Nodes: []sweep.NodeReport{}, Stages: []sweep.StageReport{}, Suspects: []sweep.Suspect{},
 	}
 	err := s.test(ctx)
-	if busy := (gaveWayError{}); s.Idle && errors.As(err, &busy) {
+	if gaveWay := (gaveWayError{}); s.Idle && errors.As(err, &gaveWay) {
 		s.report.Interrupted, err = err.Error(), nil
 	}
 	if undo := s.undo(); undo != nil {
@@ -220,7 +220,7 @@ func (s *sweeper) test(ctx context.Context) error {
 	end := time.Now().Add(s.Time)
 	s.tell(Progress{Doing: "start the ranks", Nodes: len(s.nodes)})
 	s.leaves = s.m.leaves(ctx)
-	if s.beside, err = s.m.busy(ctx, s.job); err != nil {
+	if s.beside, err = s.m.nodesOfOthers(ctx, s.job); err != nil {
 		s.Log("%v: measurements beside other jobs are not marked", err)
 	}
 	if s.granted.Shares { // a job can come in each moment, and Slurm can hide it (PrivateData=jobs)

@@ -115,8 +115,8 @@ func (m *manager) leaves(ctx context.Context) map[string]string {
 	return slurm.ParseTopology(out)
 }
 
-// busy returns the nodes with jobs other than one.
-func (m *manager) busy(ctx context.Context, job string) (map[string]bool, error) {
+// nodesOfOthers returns the nodes with other jobs than this one.
+func (m *manager) nodesOfOthers(ctx context.Context, job string) (map[string]bool, error) {
 	out, err := m.ask(ctx, "list the jobs", m.settings.RunningArgv(), nil)
 	if err != nil {
 		return nil, err

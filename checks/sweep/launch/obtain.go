@@ -138,7 +138,7 @@ func Look(ctx context.Context, o Options) (nodes []sweep.Node, away []sweep.Node
 		return nil, nil, err
 	}
 	s.leaves = s.m.leaves(ctx)
-	if s.beside, err = s.m.busy(ctx, s.job); err != nil {
+	if s.beside, err = s.m.nodesOfOthers(ctx, s.job); err != nil {
 		return nil, nil, err
 	}
 	for _, n := range s.nodes {

@@ -161,7 +161,7 @@ type watch struct {
 	child   child // the present run; nil: there is none
 	running []monitor.Kind
 	began   time.Time
-	busy    time.Duration    // the pause after runs in a row that could not be made
+	backoff time.Duration    // the pause after runs in a row that could not be made
 	waits   time.Time        // when the first of them began that has found another one under way
 	named   bool             // that one was reported
 	status  map[string]int   // of the last run for kinds of events
@@ -190,9 +190,9 @@ const (
 	// listenPace is the least time between two questions to a source that has events: a storm of them costs ten
 	// answers a second.
 	listenPace = 100 * time.Millisecond
-	// busyRetry and busyMost bound the pause after a run that could not be made, since another one is under way.
-	busyRetry = time.Second
-	busyMost  = 10 * time.Second
+	// leastBackoff and mostBackoff bound the pause after a run that could not be made, since another one is under way.
+	leastBackoff = time.Second
+	mostBackoff  = 10 * time.Second
 	// longestRun is when a run is ended that has not ended itself: more than any budget.
 	longestRun = 3 * time.Minute
 	// gpuTurn is the longest wait for events of GPUs: after the last job, NVML is closed within that time.
@@ -489,7 +489,7 @@ func (w *watch) start() {
 	w.bell.Ran(kinds, now)
 	child, err := w.check(kinds)
 	if err != nil {
-		if w.busy == 0 {
+		if w.backoff == 0 {
 			w.say("start a run for an event: %v", err)
 		}
 		w.bell.Retry(kinds, now.Add(w.longer()))
@@ -504,7 +504,7 @@ func (w *watch) ended() {
 	if status, what := w.child.Status(), monitor.Join(w.running); status == health.Busy {
 		w.wait()
 	} else {
-		w.busy, w.waits, w.named = 0, time.Time{}, false
+		w.backoff, w.waits, w.named = 0, time.Time{}, false
 		if status != w.status[what] && status != 0 {
 			w.say("the run for %s: exit status %d", what, status)
 		}
@@ -536,8 +536,8 @@ func (w *watch) wait() {
 
 // longer returns the pause before a run that could not be made is tried again.
 func (w *watch) longer() time.Duration {
-	w.busy = min(max(2*w.busy, busyRetry), busyMost)
-	return w.busy
+	w.backoff = min(max(2*w.backoff, leastBackoff), mostBackoff)
+	return w.backoff
 }
 
 // failed has another run follow one that has crashed, was killed, could not read its configuration, or could

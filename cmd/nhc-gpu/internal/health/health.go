@@ -67,7 +67,7 @@ const Owes = 74
 // Check makes the whole run and returns the exit status.
 func (r *Run) Check() int {
 	defer r.Close()
-	if r.busy() {
+	if !r.takeTurn() {
 		if r.Part() {
 			return Busy
 		}
@@ -230,9 +230,9 @@ func (r *Run) act() int {
 	return r.unknown()
 }
 
-// busy opens the stored state. Runs of slurmd and of the monitor take the lock of runs: busy reports whether
+// takeTurn opens the stored state. Runs of slurmd and of the monitor take the lock of runs: takeTurn returns false if
 // another run holds it, and this one must end at once.
-func (r *Run) busy() bool {
+func (r *Run) takeTurn() bool {
 	lock := ""
 	if r.Unattended() {
 		lock = node.RunLock
@@ -241,7 +241,7 @@ func (r *Run) busy() bool {
 	if err != nil && !r.Part() { // the monitor starts that run again
 		fmt.Fprintf(console.Stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
 	}
-	return err != nil
+	return err == nil
 }
 
 // leavePending has a run without a verdict deliver the drain that an earlier run could not
