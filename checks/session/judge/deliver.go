@@ -35,7 +35,7 @@ func (j *Judge) makeEvent(version string, exit int, now time.Time) *event.Event 
 		Context: j.n.Role.String(), Mode: outputs.Mode(j.n), Config: j.n.Set.Get("CONFFILE"), Exit: exit, Milliseconds: event.Milliseconds(now.Sub(j.n.Budget.Began)),
 		Results: j.results.list, Slurm: j.n.Did,
 		Message: j.fold.LastMessage(), Stopped: j.results.stopped(&j.fold, j.files.Plan), Drill: j.Drill(), Part: j.n.Part(),
-		Drained: j.ledger.drained, Found: j.results.found,
+		Drained: j.policies.drained, Found: j.results.found,
 	}
 	if e.Results == nil {
 		e.Results = []event.Result{}

@@ -269,7 +269,7 @@ func (j *Judge) markOnline() {
 			j.results.found = true
 			return "which this run has found, too: it acts at another time or in another context"
 		}
-		return cmp.Or(pass.Lacks(m), j.ledger.waits(j.files.Config, j.files.Plan, m))
+		return cmp.Or(pass.Lacks(m), j.policies.waits(j.files.Config, j.files.Plan, m))
 	}
 	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks, Early: j.unanswered.Early()})
 }

@@ -59,7 +59,7 @@ type Judge struct {
 	steps      map[int]*plan.Step // the steps of failures, by index
 	spared     []string           // failures of checks that bash called, by message: their policy lets the job run
 	results    results            // of the steps so far
-	ledger     ledger
+	policies   policies
 
 	Records *job.Records
 	job     *job.Around // the job of a prolog or an epilog
@@ -79,7 +79,7 @@ type collector interface {
 
 // New returns the judge of a run and its files; see [open.NewBash] for program and wake.
 func New(n *node.Node, program string, trace bool, wake int) (*Judge, *open.Files) {
-	j := &Judge{n: n, unanswered: session.Unanswered{}, Records: job.NewRecords(n), ledger: ledger{memory: nodeMemory{n}, context: n.Role.String()}}
+	j := &Judge{n: n, unanswered: session.Unanswered{}, Records: job.NewRecords(n), policies: policies{memory: nodeMemory{n}, context: n.Role.String()}}
 	h := &hearer{Judge: j}
 	h.Bash = open.NewBash(n, program, trace, wake, h)
 	j.bash, j.files = h.Bash, open.New(n, h.Bash)
@@ -480,7 +480,7 @@ func (j *Judge) apply(s *plan.Step, list []checks.Finding) []checks.Finding {
 	if j.files.Eval != "" || j.Collector != nil {
 		return j.Applied(s, list)
 	}
-	return j.ledger.apply(j.files.Config, s, list)
+	return j.policies.apply(j.files.Config, s, list)
 }
 
 // Applied returns the findings of a step with the effects of their policies in a run that counts no

@@ -23,9 +23,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// ledger applies policies to findings by what earlier runs have found. It reads the node's memory
-// only if a policy depends on them.
-type ledger struct {
+// policies applies the policies of the site to findings. It reads what earlier runs have found only if a policy
+// depends on that.
+type policies struct {
 	memory
 	context string
 
@@ -38,7 +38,7 @@ type ledger struct {
 	drained time.Time // the newest fault that waits for healthy runs
 }
 
-// memory is what a ledger needs of the node.
+// memory is what policies need of the node.
 type memory interface {
 	recall(name string) (data []byte, silent bool, err error) // nil if there is no such record; silent: or if it is unknown
 	keep(name string, data []byte) error
@@ -49,73 +49,73 @@ type memory interface {
 const strikesPrefix = "strikes-"
 
 // open reads the memory once.
-func (l *ledger) open() bool {
-	if l.read {
-		return l.err == nil
+func (p *policies) open() bool {
+	if p.read {
+		return p.err == nil
 	}
-	l.read = true
+	p.read = true
 	var last []byte
-	if last, _, l.err = l.recall(outputs.RunPrefix + l.context); l.err != nil {
+	if last, _, p.err = p.recall(outputs.RunPrefix + p.context); p.err != nil {
 		return false
 	}
 	if e, err := event.Parse(last); err == nil {
-		l.last = e
+		p.last = e
 	}
-	strikes, silent, err := l.recall(strikesPrefix + l.context)
-	if l.err = err; err != nil {
+	strikes, silent, err := p.recall(strikesPrefix + p.context)
+	if p.err = err; err != nil {
 		return false
 	}
-	if json.Unmarshal(strikes, &l.strikes) != nil || silent && (l.last == nil || l.strikes.Last() > l.last.Run) {
-		l.strikes = policy.Strikes{} // none, damaged, or of the time before the silence: the count begins
+	if json.Unmarshal(strikes, &p.strikes) != nil || silent && (p.last == nil || p.strikes.Last() > p.last.Run) {
+		p.strikes = policy.Strikes{} // none, damaged, or of the time before the silence: the count begins
 	}
-	l.run = l.strikes.Last() + 1 // if the events of runs with a fault are not kept, the faults count these runs
-	if l.last != nil {
-		l.run = max(l.run, l.last.Run+1)
+	p.run = p.strikes.Last() + 1 // if the events of runs with a fault are not kept, the faults count these runs
+	if p.last != nil {
+		p.run = max(p.run, p.last.Run+1)
 	}
 	return true
 }
 
 // count records a fault of this run and returns the number of runs with it among the last of.
-func (l *ledger) count(f *checks.Finding, of int) (n int, ok bool) {
-	n, _, ok = l.add(policy.KeyOf(f), of)
+func (p *policies) count(f *checks.Finding, of int) (n int, ok bool) {
+	n, _, ok = p.add(policy.KeyOf(f), of)
 	return n, ok
 }
 
-func (l *ledger) add(key string, of int) (n int, since time.Time, ok bool) {
-	if !l.open() {
+func (p *policies) add(key string, of int) (n int, since time.Time, ok bool) {
+	if !p.open() {
 		return 0, time.Time{}, false
 	}
-	n, since = l.strikes.Add(key, l.run, of, time.Now())
-	l.changed = true
+	n, since = p.strikes.Add(key, p.run, of, time.Now())
+	p.changed = true
 	return n, since, true
 }
 
 // save keeps the strikes of a step. If that fails, no later run would know of them: the error makes
 // one strike enough for the rest of this run.
-func (l *ledger) save() (saved bool) {
-	if !l.changed {
+func (p *policies) save() (saved bool) {
+	if !p.changed {
 		return true
 	}
-	l.changed = false
-	data, err := json.Marshal(&l.strikes)
+	p.changed = false
+	data, err := json.Marshal(&p.strikes)
 	if err == nil {
-		err = l.keep(strikesPrefix+l.context, data)
+		err = p.keep(strikesPrefix+p.context, data)
 	}
-	if err != nil && l.err == nil {
-		l.err = err
-		l.warn(fmt.Errorf("the runs with a fault cannot be counted, so each fault acts at once: %w", err))
+	if err != nil && p.err == nil {
+		p.err = err
+		p.warn(fmt.Errorf("the runs with a fault cannot be counted, so each fault acts at once: %w", err))
 	}
 	return err == nil
 }
 
 // apply returns the findings of a step with the effects that their policies give them.
-func (l *ledger) apply(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
-	r := policy.Run{Context: l.context, Now: time.Now()}
-	if l.context == conf.HealthCheck || l.context == conf.Manual {
-		r.Count = l.count
-		list = l.addUnknown(c, s, list)
+func (p *policies) apply(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
+	r := policy.Run{Context: p.context, Now: time.Now()}
+	if p.context == conf.HealthCheck || p.context == conf.Manual {
+		r.Count = p.count
+		list = p.addUnknown(c, s, list)
 	}
-	if l.context == conf.Monitor { // its runs come as often as events, and do not count
+	if p.context == conf.Monitor { // its runs come as often as events, and do not count
 		r.Count = func(*checks.Finding, int) (int, bool) { return 0, true }
 	}
 	once := func() []checks.Finding {
@@ -129,7 +129,7 @@ func (l *ledger) apply(c *conf.Config, s *plan.Step, list []checks.Finding) []ch
 		return done
 	}
 	done := once()
-	if !l.save() {
+	if !p.save() {
 		return once()
 	}
 	return done
@@ -141,7 +141,7 @@ func ruleOf(c *conf.Config, s *plan.Step, f checks.Finding) conf.Policy {
 }
 
 // addUnknown adds a finding for each result that has been unknown for many runs.
-func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
+func (p *policies) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
 	for _, f := range list {
 		if f.Severity != checks.Unknown || f.Drill {
 			continue
@@ -150,8 +150,8 @@ func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding)
 		for _, code := range policy.StayCodes(f.Code, s.Class, s.Lane) {
 			stays := checks.Finding{Code: code, Severity: checks.Fail, Device: f.Device, Check: s.Name}
 			rule := ruleOf(c, s, stays)
-			n, since, ok := l.add(policy.KeyOf(&stays), rule.Strikes.Of)
-			if !ok || n < rule.Strikes.N || code == policy.UnknownGPU && !l.hasGPUs() {
+			n, since, ok := p.add(policy.KeyOf(&stays), rule.Strikes.Of)
+			if !ok || n < rule.Strikes.N || code == policy.UnknownGPU && !p.hasGPUs() {
 				continue
 			}
 			stays.Message = fmt.Sprintf("%s:  unknown in %d runs since %s: %s", s.Name, n, since.Local().Format("2006-01-02 15:04"), f.Message)
@@ -162,12 +162,12 @@ func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding)
 }
 
 // waits returns why a healthy run does not resume the node for a cause of its drain, "" if it does.
-func (l *ledger) waits(c *conf.Config, p *plan.Plan, m slurm.Mark) string {
+func (p *policies) waits(c *conf.Config, in *plan.Plan, m slurm.Mark) string {
 	subject := policy.Subject{Code: m.Code(), Check: m.Check}
 	var line conf.Policy
-	if p != nil {
-		for i := range p.Steps {
-			if s := &p.Steps[i]; s.Name == m.Check {
+	if in != nil {
+		for i := range in.Steps {
+			if s := &in.Steps[i]; s.Name == m.Check {
 				line, subject.Class = s.Policy, s.Class
 			}
 		}
@@ -177,18 +177,18 @@ func (l *ledger) waits(c *conf.Config, p *plan.Plan, m slurm.Mark) string {
 		subject.Check, subject.Class, line = name, info.Class(), c.Of(name, info.Class())
 	}
 	rule := policy.For(c, line, subject)
-	if rule.Passes <= 1 && rule.Cooldown <= 0 || !l.open() {
+	if rule.Passes <= 1 && rule.Cooldown <= 0 || !p.open() {
 		return "" // without a memory nothing could ever be counted
 	}
 	healthy, since, now := 1, time.Now(), time.Now()
 	if m.Since.After(now) { // the clock was ahead: every run would be before the fault
 		m.Since = time.Time{}
 	}
-	if m.Since.After(l.drained) {
-		l.drained = m.Since
+	if m.Since.After(p.drained) {
+		p.drained = m.Since
 	}
-	if l.last != nil && l.last.Healthy > 0 && !l.last.HealthySince.Before(m.Since) { // a prolog or the monitor can have found it since
-		healthy, since = l.last.Healthy+1, event.NotAfter(l.last.HealthySince, now)
+	if p.last != nil && p.last.Healthy > 0 && !p.last.HealthySince.Before(m.Since) { // a prolog or the monitor can have found it since
+		healthy, since = p.last.Healthy+1, event.NotAfter(p.last.HealthySince, now)
 	}
 	return policy.Waits(rule, healthy, since, now)
 }

@@ -54,7 +54,7 @@ func (m *remembered) ends(t *testing.T, e event.Event) {
 	m.data[outputs.RunPrefix+"healthcheck"] = data
 }
 
-func (m *remembered) ledger() *ledger { return &ledger{memory: m, context: conf.HealthCheck} }
+func (m *remembered) policies() *policies { return &policies{memory: m, context: conf.HealthCheck} }
 
 func ports() *plan.Step { return &plan.Step{Name: "check_ib_ports", Class: "ib"} }
 
@@ -70,7 +70,7 @@ func severities(list []checks.Finding) string {
 	return strings.Join(words, " ")
 }
 
-func TestLedgerCountsStrikes(t *testing.T) {
+func TestPoliciesCountStrikes(t *testing.T) {
 	t.Parallel()
 	m := &remembered{data: map[string][]byte{}}
 	for i, step := range []struct {
@@ -85,41 +85,41 @@ func TestLedgerCountsStrikes(t *testing.T) {
 		{[]checks.Finding{down("mlx5_0:1")}, "warn"}, // the last three runs had none
 		{[]checks.Finding{{Code: "ib.ports.gone", Severity: checks.Fail}}, "fail"},
 	} {
-		if got := severities(m.ledger().apply(nil, ports(), step.found)); got != step.want {
+		if got := severities(m.policies().apply(nil, ports(), step.found)); got != step.want {
 			t.Errorf("run %d: %q, want %q", i+1, got, step.want)
 		}
 		m.ends(t, event.Event{Run: int64(i + 1)})
 	}
 	m.reads, m.writes = 0, 0
-	m.ledger().apply(nil, ports(), []checks.Finding{{Severity: checks.OK}, {Severity: checks.Warn}, {Code: "ib.count", Severity: checks.Fail}})
+	m.policies().apply(nil, ports(), []checks.Finding{{Severity: checks.OK}, {Severity: checks.Warn}, {Code: "ib.count", Severity: checks.Fail}})
 	if m.reads+m.writes > 0 {
 		t.Errorf("%d reads and %d writes for findings that need no memory", m.reads, m.writes)
 	}
 }
 
 // The count goes on if the events of the runs are not kept.
-func TestLedgerWithoutEvents(t *testing.T) {
+func TestPoliciesWithoutEvents(t *testing.T) {
 	t.Parallel()
 	m := &remembered{data: map[string][]byte{}}
 	for i, want := range []string{"warn", "fail", "fail"} {
-		if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != want {
+		if got := severities(m.policies().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != want {
 			t.Errorf("run %d: %s, want %s", i+1, got, want)
 		}
 	}
 }
 
 // No fault is lost because runs cannot be counted.
-func TestLedgerWithoutMemory(t *testing.T) {
+func TestPoliciesWithoutMemory(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("read-only file system")
 	for name, m := range map[string]*remembered{"unreadable": {cannotRead: broken}, "read-only": {cannotWrite: broken}} {
 		m.data = map[string][]byte{}
 		for range 2 {
-			l := m.ledger()
-			if got := severities(l.apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "fail" {
+			p := m.policies()
+			if got := severities(p.apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "fail" {
 				t.Errorf("%s: %s", name, got)
 			}
-			if got := severities(l.apply(nil, ports(), []checks.Finding{down("mlx5_3:1")})); got != "fail" {
+			if got := severities(p.apply(nil, ports(), []checks.Finding{down("mlx5_3:1")})); got != "fail" {
 				t.Errorf("%s, the next check: %s", name, got)
 			}
 		}
@@ -128,11 +128,11 @@ func TestLedgerWithoutMemory(t *testing.T) {
 		}
 	}
 	m := &remembered{data: map[string][]byte{strikesPrefix + "healthcheck": []byte("{{"), outputs.RunPrefix + "healthcheck": []byte("\x00")}}
-	if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
+	if got := severities(m.policies().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
 		t.Errorf("damaged: %s, want the first strike", got)
 	}
 	m = &remembered{data: map[string][]byte{strikesPrefix + "healthcheck": []byte(`{"faults":[{"key":"x","runs":[]},{"key":"y"},null]}`)}}
-	if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
+	if got := severities(m.policies().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
 		t.Errorf("damaged in part: %s, want the first strike", got)
 	}
 	m = &remembered{silent: true, data: map[string][]byte{}}
@@ -140,20 +140,20 @@ func TestLedgerWithoutMemory(t *testing.T) {
 		if i == 2 { // the next silence, and the strikes of this one are still there
 			delete(m.data, outputs.RunPrefix+"healthcheck")
 		}
-		if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != want {
+		if got := severities(m.policies().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != want {
 			t.Errorf("silent, run %d: %s, want %s", i+1, got, want)
 		}
 		m.ends(t, event.Event{Run: int64(i + 1)})
 	}
 	m = &remembered{data: map[string][]byte{}}
 	m.ends(t, event.Event{Run: 4999})
-	m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})
+	m.policies().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})
 	m.silent = true
 	m.ends(t, event.Event{Run: 1}) // the first run of the silence, without a fault
-	if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
+	if got := severities(m.policies().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
 		t.Errorf("strikes of before the silence: %s, want the first strike", got)
 	}
-	around := &ledger{memory: &remembered{}, context: conf.Prolog}
+	around := &policies{memory: &remembered{}, context: conf.Prolog}
 	if got := severities(around.apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "fail" {
 		t.Errorf("prolog: %s, want no strikes", got)
 	}
@@ -193,7 +193,7 @@ func TestStaysUnknown(t *testing.T) {
 		}
 		m := &remembered{data: map[string][]byte{}, gpus: c.gpus}
 		for run := 1; run <= 36; run++ {
-			got := m.ledger().apply(site, c.step, []checks.Finding{c.found})
+			got := m.policies().apply(site, c.step, []checks.Finding{c.found})
 			if want, ok := c.want[run]; ok && severities(got) != want {
 				t.Errorf("%s, run %d: %s, want %s", name, run, severities(got), want)
 			}
@@ -210,7 +210,7 @@ func since(m slurm.Mark, t time.Time) slurm.Mark {
 	return m
 }
 
-func TestLedgerWaits(t *testing.T) {
+func TestPoliciesWait(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	mark := slurm.Mark{Cause: slurm.Cause{Check: "check_ib_ports"}, Fault: "ib.ports.down mlx5_0:1"}
@@ -249,12 +249,12 @@ func TestLedgerWaits(t *testing.T) {
 		if c.broken {
 			m.cannotRead = fmt.Errorf("no answer")
 		}
-		l := m.ledger()
-		if got := l.waits(site, &plan.Plan{Steps: []plan.Step{*ports()}}, c.mark); got != c.want {
+		p := m.policies()
+		if got := p.waits(site, &plan.Plan{Steps: []plan.Step{*ports()}}, c.mark); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		if l.drained.After(time.Now()) {
-			t.Errorf("%s: drained at %s", name, l.drained)
+		if p.drained.After(time.Now()) {
+			t.Errorf("%s: drained at %s", name, p.drained)
 		}
 	}
 }
