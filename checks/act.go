@@ -16,22 +16,22 @@ import (
 
 // Acts reports whether the run carries out the action that the arguments
 // describe: "kill process 4711 (sleep) of alice". A check must call Acts directly
-// before each action (kill, mount, restart, remove, mkdir, -e). If e.Hold is set, Acts
-// records the text and returns false, and the report shows
+// before each action (kill, mount, restart, remove, mkdir, -e). In a dry run Acts records
+// the text and returns false, and the report shows
 // "not done: would kill process 4711 (sleep) of alice".
 func (e *Env) Acts(format string, args ...any) bool {
-	if !e.Hold {
+	if !e.DryRun {
 		return true
 	}
 	e.held = append(e.held, fmt.Sprintf(format, args...))
 	return false
 }
 
-// Held returns the actions that a run with Hold did not carry out, in order.
+// Held returns the actions that a dry run did not carry out, in order.
 func (e *Env) Held() []string { return e.held }
 
-// HeldCode is the code of a finding about an action that a run with Hold did not
-// carry out. Its severity is [Skip]: the finding does not judge the node.
+// HeldCode is the code of a finding about an action that a dry run did not carry out. Its severity is
+// [Skip]: the finding does not judge the node.
 const HeldCode = "act.held"
 
 // Aside reports whether a finding is a note about an action or a command. Such a note
@@ -55,15 +55,15 @@ func (e *Env) ProcessText(p probe.Process) string {
 	return fmt.Sprintf("process %d (%.40s) of %s", p.PID, filepath.Base(p.Command()), OwnerOrUID(e, p))
 }
 
-// byHand is the suffix of the files where a run with Hold stores its data.
+// byHand is the suffix of the files where a dry run stores its data.
 const byHand = ".by-hand"
 
-// Remember stores v for later runs, as [probe.Host.Keep] does. A run with Hold does not
+// Remember stores v for later runs, as [probe.Host.Keep] does. A dry run does not
 // overwrite data of the health check: the next health check must still report everything
-// since its previous run. If the health check has stored nothing under this name, a run with
-// Hold stores v under a name of its own.
+// since its previous run. If the health check has stored nothing under this name, a dry run
+// stores v under a name of its own.
 func (e *Env) Remember(name string, v any) error {
-	if !e.Hold {
+	if !e.DryRun {
 		return e.Host.Keep(name, v)
 	}
 	switch err := e.Host.Recall(name, new(json.RawMessage)); {
@@ -78,7 +78,7 @@ func (e *Env) Remember(name string, v any) error {
 // Recall reads data that an earlier run stored with [Env.Remember].
 func (e *Env) Recall(name string, v any) error {
 	err := e.Host.Recall(name, v)
-	if e.Hold && errors.Is(err, fs.ErrNotExist) {
+	if e.DryRun && errors.Is(err, fs.ErrNotExist) {
 		err = e.Host.Recall(name+byHand, v)
 	}
 	return err
@@ -122,8 +122,8 @@ func (e *Env) SaidBy(command, line string) {
 }
 
 // KillProcess sends SIGKILL to a process and does not wait for its end. A process that has
-// already ended counts as killed. KillProcess returns false if the run holds its actions, or
-// if the process must not be killed.
+// already ended counts as killed. KillProcess returns false in a dry run, and if the
+// process must not be killed.
 func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool {
 	if why := probe.Spared(env.Host, p.PID); why != "" {
 		*notes = append(*notes, ActionFailed(check, "process ID %d not killed: %s", p.PID, why))

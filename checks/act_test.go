@@ -15,11 +15,11 @@ func TestActs(t *testing.T) {
 	t.Parallel()
 	env := &Env{}
 	if !env.Acts("restart %s", "sshd") || env.Held() != nil {
-		t.Errorf("without Hold: %q", env.Held())
+		t.Errorf("not a dry run: %q", env.Held())
 	}
-	env.Hold = true
+	env.DryRun = true
 	if env.Acts("restart %s", "sshd") || env.Acts("kill process %d", 7) {
-		t.Error("acts with Hold")
+		t.Error("acts in a dry run")
 	}
 	want := []Finding{
 		{Code: HeldCode, Severity: Skip, Message: "not done: would restart sshd"},
@@ -30,26 +30,26 @@ func TestActs(t *testing.T) {
 	}
 }
 
-// TestHoldLeavesMemory shows that a run with Hold does not change the data that the next
+// TestDryRunLeavesMemory shows that a dry run does not change the data that the next
 // health check compares with.
-func TestHoldLeavesMemory(t *testing.T) {
+func TestDryRunLeavesMemory(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	env := func(hold bool) *Env {
-		e := &Env{Host: probe.NewHost(root), Hold: hold}
+	env := func(dry bool) *Env {
+		e := &Env{Host: probe.NewHost(root), DryRun: dry}
 		e.Host.SetPast("/past")
 		return e
 	}
-	recalled := func(hold bool) (v string) {
-		if err := env(hold).Recall("counters", &v); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	recalled := func(dry bool) (v string) {
+		if err := env(dry).Recall("counters", &v); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 		return v
 	}
 	for i, step := range []struct {
-		hold       bool
+		dry        bool
 		keep       string
-		check, all string // the data that a run with Hold then reads, and that of a health check
+		check, all string // the data that a dry run then reads, and that of a health check
 	}{
 		{true, "by hand", "by hand", ""}, // the health check has stored nothing: kept separately
 		{true, "again", "again", ""},
@@ -57,14 +57,14 @@ func TestHoldLeavesMemory(t *testing.T) {
 		{true, "later", "health", "health"},
 		{false, "next", "next", "next"},
 	} {
-		if err := env(step.hold).Remember("counters", step.keep); err != nil {
+		if err := env(step.dry).Remember("counters", step.keep); err != nil {
 			t.Fatal(err)
 		}
 		if check, all := recalled(true), recalled(false); check != step.check || all != step.all {
 			t.Errorf("step %d: %q and %q, want %q and %q", i, check, all, step.check, step.all)
 		}
 	}
-	if err := (&Env{Host: probe.NewHost(root), Hold: true}).Remember("counters", 1); !errors.Is(err, probe.ErrNoMemory) {
+	if err := (&Env{Host: probe.NewHost(root), DryRun: true}).Remember("counters", 1); !errors.Is(err, probe.ErrNoMemory) {
 		t.Errorf("without memory: %v", err)
 	}
 }

@@ -29,11 +29,11 @@ type Env struct {
 	Part      bool                // the monitor started the run for an event; its unit lets it load no driver
 	Learn     bool                // measurements of active tests become this node's baseline
 	Slurm     *jobscan.SlurmGPUs  // the node's GPUs in Slurm's configuration, for checks with Info.Slurm; nil: unknown
-	Hold      bool                // no action is carried out, see [Env.Acts]
+	DryRun    bool                // no action is carried out, see [Env.Acts]
 
 	WantedGPUs int // number of GPUs that a check_gpu_count line requires of this node; 0: no line has a number
 
-	held []string // actions that were not carried out because of Hold
+	held []string // see [Env.Held]
 	fact []string // see [Env.Fact]
 	said []string // last lines of commands' standard error, see [Env.SaidBy]
 }

@@ -34,7 +34,7 @@ func Family(t *testing.T) {
 		writeSelftests(t, own)
 	default:
 		runEach(t, own, []familyTest{
-			{"Tables", checkTables}, {"Scenarios", checkScenarios}, {"OneOfEight", checkOneOfEight}, {"Advice", checkAdvice}, {"Hold", checkHold},
+			{"Tables", checkTables}, {"Scenarios", checkScenarios}, {"OneOfEight", checkOneOfEight}, {"Advice", checkAdvice}, {"DryRun", checkDryRun},
 			{"Remedies", checkRemedies}, {"Codes", checkCodes}, {"Docs", checkSections}, {"Reference", checkReference},
 			{"SelftestOneOfEight", checkSelftestOneOfEight}, {"SelftestIsTheUnitTests", checkSelftestIsTheUnitTests},
 		})
@@ -299,10 +299,10 @@ func repairsLess(f checks.Finding) bool {
 // a program of the site. The program is the check, not an action on what it found.
 var observesByCommand = []string{"check_cmd_dmesg", "check_cmd_output", "check_cmd_status", "check_net_ping"}
 
-// checkHold runs every scenario of a check that acts with [checks.Env.Hold]. The files of the node
+// checkDryRun runs every scenario of a check that acts as a dry run. The files of the node
 // must not change, and at least one scenario of each struct of checks must report an action
 // that was not carried out.
-func checkHold(t *testing.T, own []string) {
+func checkDryRun(t *testing.T, own []string) {
 	held := map[reflect.Type]int{}
 	for _, name := range own {
 		info, _ := checks.Lookup(name)
@@ -311,12 +311,12 @@ func checkHold(t *testing.T, own []string) {
 		}
 		held[typeOf(name)] += 0 // also without such a scenario
 
-		if name == "check_job_leftovers" { // see TestHoldSparesLeftovers
+		if name == "check_job_leftovers" { // see TestDryRunSparesLeftovers
 			held[typeOf(name)]++
 		}
 		for _, s := range scenariosOf(name) {
 			if s.Acts {
-				held[typeOf(name)] += len(s.runHeld(t, name))
+				held[typeOf(name)] += len(s.runDry(t, name))
 			}
 		}
 	}
@@ -327,11 +327,11 @@ func checkHold(t *testing.T, own []string) {
 	}
 }
 
-// runHeld runs a scenario with Hold and returns the actions that were not carried out.
-func (s Scenario) runHeld(t *testing.T, name string) []string {
+// runDry runs a scenario as a dry run and returns the actions that were not carried out.
+func (s Scenario) runDry(t *testing.T, name string) []string {
 	t.Helper()
 	root, words, env := s.prepare(t, name)
-	env.Hold = true
+	env.DryRun = true
 	before := snapshot(t, root)
 	s.bindAndRun(t, name, words, env)
 	if diff := cmp.Diff(before, snapshot(t, root)); diff != "" {

@@ -198,7 +198,7 @@ func GuardDriver(h *probe.Host) {
 		if !nvidia.DriverUnloaded(h) {
 			return nil
 		}
-		if !loadedInBoot(&checks.Env{Host: h, Hold: true}) { // runs by hand count, too
+		if !loadedInBoot(&checks.Env{Host: h, DryRun: true}) { // runs by hand count, too
 			return nil
 		}
 		return nvml.ErrUnloaded

@@ -47,7 +47,7 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 		if !c.RAS {
 			return ""
 		}
-		if why := notAsked(jobs, v.Job); why != "" || !woken || env.Hold {
+		if why := notAsked(jobs, v.Job); why != "" || !woken || env.DryRun {
 			return why
 		}
 		a = storedAnswer{Boot: boot, Seen: w.To}

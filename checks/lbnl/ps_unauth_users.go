@@ -139,7 +139,7 @@ func (s subject) finding(code, check, state string) checks.Finding {
 // kill ends the process. The finding is OK, since LBNL NHC prints nothing about it.
 func (s subject) kill(env *checks.Env, code, check, state string) (findings []checks.Finding) {
 	checks.KillUser(env, check, s.Process, &findings)
-	if findings == nil && !env.Hold {
+	if findings == nil && !env.DryRun {
 		f := s.finding(code, check, state+" and was killed")
 		f.Severity = checks.OK
 		findings = []checks.Finding{f}

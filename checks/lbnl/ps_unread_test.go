@@ -67,7 +67,7 @@ func TestUnreadProcesses(t *testing.T) {
 		{&psUse{kind: useTime, Limit: "1s", Match: "!/^\\/usr/", Owner: "alice"}, "check_ps_time:  Process \"./a.out\" (268435460) of alice has consumed"},
 		{&psUse{kind: useTime, Limit: "1s", Match: "/usr/*", Kill: true}, unknown("check_ps_time", first+3, "telnetd", "alice")},
 	} {
-		env := &checks.Env{Host: h, Hold: true, Vars: map[string]string{"NHC_RM": "slurm", "NHC_AUTH_USERS": "root", "SQUEUE_CMD": "/bin/true", "NHC_CHECK_FORKED": "1", "MAX_SYS_UID": "999"}}
+		env := &checks.Env{Host: h, DryRun: true, Vars: map[string]string{"NHC_RM": "slurm", "NHC_AUTH_USERS": "root", "SQUEUE_CMD": "/bin/true", "NHC_CHECK_FORKED": "1", "MAX_SYS_UID": "999"}}
 		var got []string
 		for _, f := range c.check.Run(t.Context(), env) {
 			got = append(got, f.Message)

@@ -48,7 +48,7 @@ func (c *client) inLibrary(doing string) bool {
 // while a library is being updated.
 func countCrash(p *Pool) int {
 	p.mu.Lock()
-	root, hold, again := p.vars.Root, p.vars.Hold || p.vars.Job != nil, p.crashed
+	root, ignored, again := p.vars.Root, p.vars.DryRun || p.vars.Job != nil, p.crashed
 	p.crashed = true
 	p.mu.Unlock()
 	var past crashes
@@ -63,7 +63,7 @@ func countCrash(p *Pool) int {
 	if !again || now.Runs == 0 {
 		now.Runs = min(now.Runs+1, crashesFail)
 	}
-	if !hold && !again && now != past {
+	if !ignored && !again && now != past {
 		if data, err = json.Marshal(now); err == nil {
 			err = p.Save(wire.CrashFile, data)
 		}
@@ -88,7 +88,7 @@ func readCrashText(p *Pool, path string) string {
 // fails, the next run tries again.
 func EndCrashes(p *Pool) {
 	p.mu.Lock()
-	over := p.answered && !p.crashed && !p.vars.Hold
+	over := p.answered && !p.crashed && !p.vars.DryRun
 	p.mu.Unlock()
 	p.state.mu.Lock()
 	over = over && p.state.crashes

@@ -13,7 +13,7 @@ import (
 func TestSetVarsKeepsEverything(t *testing.T) {
 	t.Parallel()
 	v := wire.Vars{
-		Learn: true, Period: true, Hold: true, Part: true,
+		Learn: true, Period: true, DryRun: true, Part: true,
 		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past", Spare: "/spare", State: "/run/nhc-gpu/n", Stuck: []string{"read /x"},
 		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &jobscan.SlurmGPUs{Count: 8}, Job: &checks.Job{ID: "1"}, WantedGPUs: 7,
 	}

@@ -176,7 +176,7 @@ type Vars struct {
 	Job     *checks.Job         // the job of a prolog or an epilog
 	Learn   bool                // see checks.Env.Learn
 	Period  bool                // see checks.Env.Periodic
-	Hold    bool                // see checks.Env.Hold
+	DryRun  bool                // see checks.Env.DryRun
 	Part    bool                // see checks.Env.Part
 	Stuck   []string            // calls that blocked earlier workers of the lane
 
@@ -198,7 +198,7 @@ func (m *Vars) fields(c *codec) {
 	rare(c, &m.Job)
 	yes(c, &m.Learn)
 	yes(c, &m.Period)
-	yes(c, &m.Hold)
+	yes(c, &m.DryRun)
 	yes(c, &m.Part)
 	texts(c, &m.Stuck)
 	text(c, &m.ProfilesFile)

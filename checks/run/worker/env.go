@@ -83,7 +83,7 @@ func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 		Job:      w.vars.Job,
 		Periodic: w.vars.Period,
 		Learn:    w.vars.Learn,
-		Hold:     w.vars.Hold,
+		DryRun:   w.vars.DryRun,
 		Part:     w.vars.Part,
 		Doing:    w.doing(req),
 		Slurm:    w.vars.Slurm,

@@ -116,10 +116,10 @@ func TestWorkerVars(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*Settings)
-		hold   bool
+		dry    bool
 	}{
 		{"a run", func(*Settings) {}, false},
-		{"a person's run", func(s *Settings) { s.Hold = true }, true},
+		{"a person's run", func(s *Settings) { s.DryRun = true }, true},
 		{"observe", func(s *Settings) { s.Put("MODE", "observe", true) }, true},
 		{"SHELL=:", func(s *Settings) { s.Put("SHELL", NoAction, true) }, true},
 	} {
@@ -127,7 +127,7 @@ func TestWorkerVars(t *testing.T) {
 		s.Past, s.Spare, s.WantedGPUs, s.Periodic, s.Part, s.Learn, s.Job = "/past", "/spare", 8, true, true, true, &checks.Job{ID: "7"}
 		tt.change(s)
 		v := s.WorkerVars()
-		if v.Hold != tt.hold || v.Root != "/recorded" || v.Past != "/past" || v.Spare != "/spare" || v.WantedGPUs != 8 || !v.Period || !v.Part || !v.Learn || v.Job.ID != "7" || v.Plain["A"] != "1" {
+		if v.DryRun != tt.dry || v.Root != "/recorded" || v.Past != "/past" || v.Spare != "/spare" || v.WantedGPUs != 8 || !v.Period || !v.Part || !v.Learn || v.Job.ID != "7" || v.Plain["A"] != "1" {
 			t.Errorf("%s: %+v", tt.name, v)
 		}
 		if v.ProfilesFile != "" {

@@ -40,7 +40,7 @@ type Settings struct {
 	Periodic     bool               // slurmd started the run as its health check
 	Part         bool               // the monitor started the run
 	Learn        bool               // active tests run to measure the node's baseline
-	Hold         bool               // no check carries out an action
+	DryRun       bool               // no check carries out an action
 	likeLBNL     bool               // the program is called as LBNL NHC
 }
 
@@ -322,7 +322,7 @@ func (s *Settings) Array(name string) []string {
 
 // WorkerVars returns the variables and the environment for checks.
 func (s *Settings) WorkerVars() wire.Vars {
-	v := wire.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: s.Slurm, WantedGPUs: s.WantedGPUs, Job: s.Job, Learn: s.Learn, Period: s.Periodic, Part: s.Part, Hold: s.Hold || s.Observes() || s.Get("SHELL") == NoAction}
+	v := wire.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: s.Slurm, WantedGPUs: s.WantedGPUs, Job: s.Job, Learn: s.Learn, Period: s.Periodic, Part: s.Part, DryRun: s.DryRun || s.Observes() || s.Get("SHELL") == NoAction}
 	if len(s.Profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.ProfilesFrom, s.Profiles
 	}

@@ -28,7 +28,7 @@ func Run(words []string, version string) int {
 	}
 	r := health.New([]string{options.OwnName}, new(options.Options))
 	_ = r.OpenState("")
-	r.Set.Hold, r.Set.Past, r.Set.Spare = true, "", "" // a trial carries out no action and saves nothing
+	r.Set.DryRun, r.Set.Past, r.Set.Spare = true, "", "" // a trial carries out no action and saves nothing
 	defer r.Close()
 	exit := 0
 	if err = settleFor(r, a); err == nil {

@@ -14,7 +14,7 @@ func Start(opts *options.Options) (*health.Run, error) {
 	r := health.New([]string{"nhc-gpu"}, opts)
 	_ = r.OpenState("")
 	r.Strict, r.Whole = true, opts.Role == slurm.Manual
-	r.Set.Hold = true
+	r.Set.DryRun = true
 	r.Judge.JudgeAnyJob()
 	for _, a := range opts.Set {
 		r.Set.Put(a.Name, a.Value, false)
@@ -43,7 +43,7 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r.Set.Hold, r.Judge.ToJSON = !opts.Act, opts.JSON || opts.Format != "" || o.Quiet()
+	r.Set.DryRun, r.Judge.ToJSON = !opts.Act, opts.JSON || opts.Format != "" || o.Quiet()
 	if err := r.Sysconfig(); err != nil {
 		r.Stop(err)
 		r.Close()

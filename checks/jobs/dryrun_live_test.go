@@ -11,9 +11,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// TestHoldSparesLeftovers shows that a run with Hold ends and removes no leftovers of a job, and
+// TestDryRunSparesLeftovers shows that a dry run ends and removes no leftovers of a job, and
 // reports each of them once.
-func TestHoldSparesLeftovers(t *testing.T) {
+func TestDryRunSparesLeftovers(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {
 		return
@@ -22,7 +22,7 @@ func TestHoldSparesLeftovers(t *testing.T) {
 	left := leaveObjects(t, job, "0600")
 	objects := left()
 	run := func() (findings []checks.Finding, held []string) {
-		env := &checks.Env{Host: probe.NewHost("/"), Job: job, Vars: map[string]string{"SQUEUE_CMD": "/bin/true"}, Hold: true}
+		env := &checks.Env{Host: probe.NewHost("/"), Job: job, Vars: map[string]string{"SQUEUE_CMD": "/bin/true"}, DryRun: true}
 		findings = (&jobLeftovers{End: true, Stuck: stuckAfter}).Run(checks.WithDeadline(t.Context(), time.Now().Add(20*time.Second)), env)
 		if left() != objects {
 			t.Errorf("%d of %d objects are left", left(), objects)
