@@ -23,10 +23,13 @@ type Outcome struct {
 	Refused bool     // the error is permanent: Slurm refuses the request
 	Kept    bool     // a healthy run does not resume the node: it has not checked the fault, or the fault must stay away for longer
 	Pending bool     // a drain could not be delivered and is kept for the next run
-	Held    Reported // who holds the node, as far as this run knows
-	HeldFor string   // our reason in Slurm
 	Guarded string   // why the guard holds the drain, which is pending; "" if it does not
 	Warning error    // an error of the state directory, without other effects
+
+	// Reported and OurReason are [Memory.Reported] and [Memory.Reason] after the run: who has drained the
+	// node, as far as this run knows.
+	Reported  Reported
+	OurReason string
 
 	fault     string        // of the drain that the guard holds
 	wait      time.Duration // how long to wait before the guard counts
@@ -104,7 +107,7 @@ func (c *Controller) sleep(d time.Duration) {
 
 // leave makes no call, and stores slurmd's latest report on the node.
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
-	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Held: m.Reported, HeldFor: m.Reason}
+	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Reported: m.Reported, OurReason: m.Reason}
 	if m.Pending.Held != "" {
 		out.hold(Reason(m.Pending.Message), m.Pending)
 	} else if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
@@ -365,7 +368,7 @@ func (c *Controller) withMemory(ctx context.Context, work func(*Memory, *Outcome
 	out.warn(err)
 	after := before
 	err = work(&after, &out)
-	out.Held, out.HeldFor, out.Guarded = after.Reported, after.Reason, after.Pending.Held
+	out.Reported, out.OurReason, out.Guarded = after.Reported, after.Reason, after.Pending.Held
 	out.Calls = c.calls - calls
 	out.warn(c.remember(before, after, lockErr == nil))
 	return out, err

@@ -329,7 +329,7 @@ func TestHealthyInMaintenance(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "ALLOCATED+MAINTENANCE+RESERVED"}
 	c, now := watched(t, f)
-	if out := act(t, c, healthy, "read"); out.Held != ReportedMaintained {
+	if out := act(t, c, healthy, "read"); out.Reported != ReportedMaintained {
 		t.Errorf("%+v, want a node in service, in maintenance", out)
 	}
 	act(t, c, healthy)

@@ -93,18 +93,18 @@ func TestAddToReason(t *testing.T) {
 			t.Errorf("%v: reason %q, want %q", err, f.reason, step.want)
 		}
 		f.calls = nil
-		if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.Action != None || o.Held != ReportedDrained {
+		if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.Action != None || o.Reported != ReportedDrained {
 			t.Errorf("%q: %+v, %v: want the drain to stay ours", f.reason, o, err)
 		}
 	}
 	if err := AddToReason(t.Context(), c, HeldForRMA); err != nil {
 		t.Fatal(err)
 	}
-	if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.HeldFor != ourReason+" : held for RMA" {
-		t.Errorf("%v: held for %q, want the addition", err, o.HeldFor)
+	if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.OurReason != ourReason+" : held for RMA" {
+		t.Errorf("%v: held for %q, want the addition", err, o.OurReason)
 	}
 	f.calls, f.reason = nil, ourReason // a person has removed it
-	if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.Held != ReportedDrained {
+	if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.Reported != ReportedDrained {
 		t.Errorf("%+v, %v: want the drain to stay ours", o, err)
 	}
 	f.calls = nil

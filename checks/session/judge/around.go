@@ -20,7 +20,7 @@ func (j *Judge) BeginJob() {
 	if j.job == nil {
 		return
 	}
-	j.held = true
+	j.markHeld = true
 	j.n.Pool.SetVars(j.n.Set.WorkerVars())
 	j.files.UnderSlurm()
 	j.every = j.n.Set.Get("NHC_CHECK_ALL") == "1"

@@ -29,9 +29,9 @@ func (j *Judge) Start() {
 	j.emit(j.fold.Start())
 }
 
-// Hold keeps the run from marking the node, also if a line sets MARK_OFFLINE.
-func (j *Judge) Hold() {
-	j.held = true
+// HoldMark keeps the run from marking the node, also if a line sets MARK_OFFLINE.
+func (j *Judge) HoldMark() {
+	j.markHeld = true
 	j.update()
 	j.fold.Logged = false
 }
@@ -55,19 +55,19 @@ func (j *Judge) ExpiredText(why string) string { return j.fold.ExpiredText(why) 
 // update copies the settings that a check line can change.
 func (j *Judge) update() {
 	eval, detach := j.fold.Eval, j.fold.Detach
-	j.fold.Settings = foldSettings(j.n.Set, j.held, j.late)
+	j.fold.Settings = foldSettings(j.n.Set, j.markHeld, j.late)
 	j.fold.Eval, j.fold.Detach = eval, detach
 }
 
-// foldSettings returns the settings of a fold. held: the judge marks the node itself; late: see
+// foldSettings returns the settings of a fold. markHeld: the judge marks the node itself, or not at all; late: see
 // [verdict.Settings].
-func foldSettings(set *setting.Settings, held, late bool) verdict.Settings {
+func foldSettings(set *setting.Settings, markHeld, late bool) verdict.Settings {
 	log := set.Get("LOGFILE")
 	return verdict.Settings{
 		Name: set.Get("NAME"), Silent: set.Get("SILENT") != "0", Verbose: set.Get("VERBOSE") == "1",
 		Apart: set.Get("NHC_CHECK_FORKED") != "0", Forked: set.Get("NHC_CHECK_FORKED") == "1",
-		All:  set.Get("NHC_CHECK_ALL") == "1" || held, // around a job: a failure of another GPU must not hide one of the job's GPUs
-		Mark: set.Marks() && !held, Late: late, Logged: log != "" && log != "-",
+		All:  set.Get("NHC_CHECK_ALL") == "1" || markHeld, // around a job: a failure of another GPU must not hide one of the job's GPUs
+		Mark: set.Marks() && !markHeld, Late: late, Logged: log != "" && log != "-",
 	}
 }
 

@@ -41,7 +41,7 @@ type Judge struct {
 	timeout atomic.Int64 // [open.Files.Timeout] for the lanes, which read it while lines change settings
 
 	fold      verdict.Fold
-	held      bool            // the node is marked only at the end of the run, or not at all
+	markHeld  bool            // the node is marked only at the end of the run, or not at all
 	late      bool            // with -a the node is marked only at the end: the plan has a check of our own
 	waiting   string          // a forked line with a still unknown process ID
 	after     []verdict.Event // events for the time after the shell has run the site's helper

@@ -173,9 +173,9 @@ func actionOf(out slurm.Outcome, err error, observes bool) *event.Action {
 	held := out.Guarded != ""
 	a := &event.Action{Action: out.Action.String(), Sent: err == nil && out.Action != slurm.None && !observes && !held, Held: held, Reason: out.Reason, Why: out.Why}
 	switch {
-	case out.Held == slurm.ReportedDrained && !observes: // with MODE=observe the memory has drains that were not sent
-		a.Owner, a.Reason = event.OwnerNHC, cmp.Or(out.Reason, out.HeldFor)
-	case out.Held == slurm.ReportedLeftAlone:
+	case out.Reported == slurm.ReportedDrained && !observes: // with MODE=observe the memory has drains that were not sent
+		a.Owner, a.Reason = event.OwnerNHC, cmp.Or(out.Reason, out.OurReason)
+	case out.Reported == slurm.ReportedLeftAlone:
 		a.Owner = event.OwnerOther
 	}
 	if err != nil {

@@ -102,10 +102,10 @@ func TestActionOf(t *testing.T) {
 		want     event.Action
 	}{
 		{name: "nothing is due", out: slurm.Outcome{Decision: slurm.Decision{Why: "in service"}}, want: event.Action{Action: "none", Why: "in service"}},
-		{name: "drained", out: slurm.Outcome{Decision: drain, Held: slurm.ReportedDrained}, want: event.Action{Action: "drain", Sent: true, Owner: event.OwnerNHC, Reason: "NHC: bad", Why: "in service"}},
-		{name: "would drain", out: slurm.Outcome{Decision: drain, Held: slurm.ReportedDrained}, observes: true, want: event.Action{Action: "drain", Reason: "NHC: bad", Why: "in service"}},
-		{name: "drained by another", out: slurm.Outcome{Held: slurm.ReportedLeftAlone}, want: event.Action{Action: "none", Owner: event.OwnerOther}},
-		{name: "drained by another, observed", out: slurm.Outcome{Held: slurm.ReportedLeftAlone}, observes: true, want: event.Action{Action: "none", Owner: event.OwnerOther}},
+		{name: "drained", out: slurm.Outcome{Decision: drain, Reported: slurm.ReportedDrained}, want: event.Action{Action: "drain", Sent: true, Owner: event.OwnerNHC, Reason: "NHC: bad", Why: "in service"}},
+		{name: "would drain", out: slurm.Outcome{Decision: drain, Reported: slurm.ReportedDrained}, observes: true, want: event.Action{Action: "drain", Reason: "NHC: bad", Why: "in service"}},
+		{name: "drained by another", out: slurm.Outcome{Reported: slurm.ReportedLeftAlone}, want: event.Action{Action: "none", Owner: event.OwnerOther}},
+		{name: "drained by another, observed", out: slurm.Outcome{Reported: slurm.ReportedLeftAlone}, observes: true, want: event.Action{Action: "none", Owner: event.OwnerOther}},
 		{name: "not delivered", out: slurm.Outcome{Decision: drain}, err: errors.New("no answer"), want: event.Action{Action: "drain", Reason: "NHC: bad", Why: "in service", Error: "no answer"}},
 	} {
 		if diff := cmp.Diff(&tt.want, actionOf(tt.out, tt.err, tt.observes)); diff != "" {

@@ -24,7 +24,7 @@ func try(r *health.Run, lines []conf.Line) map[int]Trial {
 		r.Set.Put(name, value, false)
 	}
 	r.Bash.Vetted = lines
-	r.Judge.Hold()
+	r.Judge.HoldMark()
 	r.Plan = plan.Build(lines, plan.Options{Vars: r.Set.Vars, Timeout: r.Set.Timeout()})
 	t := &trial{Table: report.NewTable(r.Judge, r.Plan), of: map[int]Trial{}}
 	r.Pool.SetVars(r.Set.WorkerVars()) // sends the settings to the workers

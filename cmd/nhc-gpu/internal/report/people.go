@@ -32,7 +32,7 @@ func Start(opts *options.Options) (*health.Run, error) {
 // Quiet disables marking and logging for a run.
 func Quiet(r *health.Run) {
 	r.Quiet()
-	r.Judge.Hold()
+	r.Judge.HoldMark()
 }
 
 // Open prepares a run that does not mark the node, writes no log and continues after failures.
