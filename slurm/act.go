@@ -324,7 +324,7 @@ func (c *Controller) postpone(v Verdict, m *Memory, out *Outcome, failed error) 
 // nextOf returns when to ask Slurm again about a node that was not changed. The zero value means
 // the next run.
 func (c *Controller) nextOf(node NodeInfo) time.Time {
-	held := node.State.Class == Drained && (node.State.Held || !node.State.Full)
+	held := node.State.Class == Drained && (node.State.DrainFlag || !node.State.Full)
 	switch {
 	case node.State.is("NOT_RESPONDING") && node.State.Class == Down:
 		return time.Time{} // slurmd will register it soon
@@ -340,7 +340,7 @@ func (c *Controller) nextOf(node NodeInfo) time.Time {
 func (d Decision) appliedTo(node NodeInfo) bool {
 	switch d.Action {
 	case Drain, Renew:
-		return (node.State.Class == Drained || node.State.Held) && sameReason(node.Reason, d.Reason)
+		return (node.State.Class == Drained || node.State.DrainFlag) && sameReason(node.Reason, d.Reason)
 	case Resume:
 		return node.State.Class == InService
 	default:
@@ -415,7 +415,7 @@ func (c *Controller) inTurn(ctx context.Context, settle func(*Memory, *Outcome) 
 // the other.
 func (c *Controller) guards(v Verdict, m *Memory, node NodeInfo, reason string) bool {
 	released := m.Pending.Released && m.Pending.Fault == v.fault()
-	inService := (node.State.Class == InService || node.Awaited) && !node.State.Held
+	inService := (node.State.Class == InService || node.Awaited) && !node.State.DrainFlag
 	return c.Guard != nil && inService && !v.Refused && !m.Pending.Refused && !released && !c.Guard.exempts(reason)
 }
 
@@ -482,7 +482,7 @@ var errChanged = errors.New("the node has changed")
 // changed reports whether a node as it was read differs from what the count of all nodes shows.
 func changed(node NodeInfo, name string, groups []NodeGroup) bool {
 	return slices.ContainsFunc(groups, func(g NodeGroup) bool {
-		same := g.State.Class == node.State.Class && g.State.Held == node.State.Held && (g.State.Class == InService || g.Reason == node.Reason)
+		same := g.State.Class == node.State.Class && g.State.DrainFlag == node.State.DrainFlag && (g.State.Class == InService || g.Reason == node.Reason)
 		return !same && inHostlist(g.Names, name)
 	})
 }

@@ -138,7 +138,7 @@ func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
 
 func decideFailing(node NodeInfo, verdict Verdict, policy Policy) Decision {
 	reason := Reason(verdict.Message)
-	held := node.State.Class == Drained || node.State.Held
+	held := node.State.Class == Drained || node.State.DrainFlag
 	switch owner := node.owner(); {
 	case node.Awaited:
 		return Decision{Action: Drain, Reason: reason, Why: "in service when slurmd registers"}
@@ -171,7 +171,7 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 	switch owner := node.owner(); {
 	case node.State.Class == InService:
 		return Decision{Why: "in service"}
-	case node.State.Class == Drained && node.State.Full && !node.State.Held:
+	case node.State.Class == Drained && node.State.Full && !node.State.DrainFlag:
 		return Decision{Why: "in maintenance, but not drained"} // Slurm refuses RESUME
 	case owner == foreign:
 		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.signed())}

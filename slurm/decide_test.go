@@ -210,7 +210,7 @@ func holdsHealthy(t *testing.T, node NodeInfo, mine, taken bool, d Decision) {
 	if ordered && d.Action != None {
 		bad("undoes what a person ordered")
 	}
-	if mine && node.State.Class == Drained && node.State.Held && !ordered && d.Action != Resume {
+	if mine && node.State.Class == Drained && node.State.DrainFlag && !ordered && d.Action != Resume {
 		bad("keeps a healthy node that we drained")
 	}
 	if d.Why == "" {

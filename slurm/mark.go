@@ -126,7 +126,7 @@ func (m *Memory) owe(cause Cause, owed bool) {
 // passes reports that the state of a node that is not drained does not allow a drain now, but ends
 // without a person's State=RESUME: a maintenance, or a slurmctld that has just started.
 func (s State) passes() bool {
-	return !s.Held && (s.Class == Unknown || s.Base == "maint" || s.Class == Down && s.is("NOT_RESPONDING"))
+	return !s.DrainFlag && (s.Class == Unknown || s.Base == "maint" || s.Class == Down && s.is("NOT_RESPONDING"))
 }
 
 // keepDrained returns the decision of a healthy verdict for a node that we drained for another
@@ -147,5 +147,5 @@ func keptFor(marks []Mark, why string) string {
 // mayBeHeld reports whether a node that a healthy verdict does not change may still be drained by
 // us.
 func (n NodeInfo) mayBeHeld() bool {
-	return n.State.Class == Unknown || n.State.Class == InService && n.State.Held
+	return n.State.Class == Unknown || n.State.Class == InService && n.State.DrainFlag
 }

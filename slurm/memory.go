@@ -103,7 +103,7 @@ func (p Pretended) add(d Decision, node NodeInfo) Pretended {
 // pretend returns the node as it would be, had the last decision been sent. A person's change
 // of the node ends that.
 func (m *Memory) pretend(node NodeInfo) NodeInfo {
-	inService := node.State.Class == InService && !node.State.Held
+	inService := node.State.Class == InService && !node.State.DrainFlag
 	switch {
 	case m.Pretended.Action == Drain && inService:
 		node.State, node.Reason, node.Author = ParseState("IDLE+DRAIN"), m.Pretended.Reason, ""
@@ -121,10 +121,10 @@ func (m *Memory) pretend(node NodeInfo) NodeInfo {
 func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	m.Pending = Pending{}
 	inService := node.State.Class == InService
-	held := node.State.Class == Drained || node.State.Held
+	held := node.State.Class == Drained || node.State.DrainFlag
 	switch {
-	case inService && !node.State.Held && node.State.maintained(): // our drain of before can come back
-	case inService && !node.State.Held:
+	case inService && !node.State.DrainFlag && node.State.maintained(): // our drain of before can come back
+	case inService && !node.State.DrainFlag:
 		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
 	case held && node.owner() == ours:
 		if !m.wrote(node.Reason) {
@@ -134,15 +134,15 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 			m.Fault = v.fault()
 		}
 		m.Known = !m.Unsettled
-	case held && !m.Known && (node.State.Held || !node.State.maintained()):
+	case held && !m.Known && (node.State.DrainFlag || !node.State.maintained()):
 		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
 	}
 	switch {
 	case v.Healthy && inService && m.Unsettled:
 		m.Reported, m.Unsettled = ReportedUnknown, false // ask once more
-	case inService && !node.State.Held && node.State.maintained():
+	case inService && !node.State.DrainFlag && node.State.maintained():
 		m.Reported = ReportedMaintained
-	case v.Healthy && inService && !node.State.Held && node.State.Base != "boot":
+	case v.Healthy && inService && !node.State.DrainFlag && node.State.Base != "boot":
 		m.Reported = ReportedOK
 	case inService || node.State.Class == Unknown:
 		m.Reported = ReportedUnknown // a reboot can end in a drain, an unknown state in any state

@@ -34,7 +34,7 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 		return p, err
 	}
 	p.Node.Foreign = m.isForeign(p.Node.Reason)
-	held := p.Node.State.Class == Drained || p.Node.State.Held
+	held := p.Node.State.Class == Drained || p.Node.State.DrainFlag
 	p.Ours = held && p.Node.owner() == ours && isDrill(p.Node.Reason) == drill
 	if c.Settings.Policy.Fails && p.Node.State.Order == failOrder() { // our drains set it
 		p.Node.State.Order = ""
@@ -125,7 +125,7 @@ func findReason(ctx context.Context, c *Controller, m *Memory) (node NodeInfo, r
 		return node, "", err
 	}
 	node.Foreign = m.isForeign(node.Reason)
-	if node.State.Class == InService && !node.State.Held || node.owner() != ours {
+	if node.State.Class == InService && !node.State.DrainFlag || node.owner() != ours {
 		return node, "", fmt.Errorf("node %s is %s for reason %q: %w", c.Node, node.State.Text, node.signed(), ErrNotOurs)
 	}
 	return node, additions().ReplaceAllString(node.Reason, ""), nil

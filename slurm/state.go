@@ -50,9 +50,9 @@ type State struct {
 	// Full is set if Text is from scontrol, which prints every flag; sinfo prints only the
 	// strongest one.
 	Full bool
-	// Held is set if DRAIN or FAIL is among the flags of a Full state, even after a stronger
+	// DrainFlag is set if DRAIN or FAIL is among the flags of a Full state, even after a stronger
 	// one: DOWN+DRAIN+REBOOT_ISSUED is "boot^" to sinfo.
-	Held bool
+	DrainFlag bool
 
 	// Order is a person's order besides a drain: a reboot, a power-down, FAIL. It is the text
 	// of the flag's row in states.toml, or empty.
@@ -92,7 +92,7 @@ func ParseState(text string) State {
 		return s
 	}
 	s.Full = true
-	s.Held = slices.Contains(words[1:], "DRAIN") || slices.Contains(words[1:], "FAIL")
+	s.DrainFlag = slices.Contains(words[1:], "DRAIN") || slices.Contains(words[1:], "FAIL")
 	for _, o := range t.orders {
 		if slices.Contains(words[1:], o.Word) {
 			s.Order = o.Text

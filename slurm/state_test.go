@@ -14,7 +14,7 @@ func TestParseState(t *testing.T) {
 		text  string
 		base  string
 		class Class
-		held  bool
+		drain bool
 	}{
 		{text: "idle", base: "idle", class: InService},
 		{text: "idle*", base: "idle", class: InService},
@@ -31,24 +31,24 @@ func TestParseState(t *testing.T) {
 		{text: "down~", base: "down", class: Down},
 		{text: "inval", base: "inval", class: Unknown},
 		{text: "IDLE+PLANNED", base: "idle", class: InService},
-		{text: "IDLE+DRAIN+NOT_RESPONDING", base: "drain", class: Drained, held: true},
-		{text: "MIXED+DRAIN+REBOOT_REQUESTED", base: "drain", class: Drained, held: true},
+		{text: "IDLE+DRAIN+NOT_RESPONDING", base: "drain", class: Drained, drain: true},
+		{text: "MIXED+DRAIN+REBOOT_REQUESTED", base: "drain", class: Drained, drain: true},
 		{text: "MIXED+REBOOT_REQUESTED", base: "mixed", class: InService},
 		{text: "DOWN+REBOOT_ISSUED", base: "boot", class: InService},
-		{text: "DOWN+DRAIN+REBOOT_ISSUED", base: "boot", class: InService, held: true},
-		{text: "UNKNOWN+DRAIN+INVALID_REG", base: "inval", class: Unknown, held: true},
+		{text: "DOWN+DRAIN+REBOOT_ISSUED", base: "boot", class: InService, drain: true},
+		{text: "UNKNOWN+DRAIN+INVALID_REG", base: "inval", class: Unknown, drain: true},
 		{text: "IDLE+MAINTENANCE+RESERVED", base: "maint", class: Drained},
-		{text: "IDLE+DRAIN+MAINTENANCE+RESERVED", base: "drain", class: Drained, held: true},
+		{text: "IDLE+DRAIN+MAINTENANCE+RESERVED", base: "drain", class: Drained, drain: true},
 		{text: "MIXED+MAINTENANCE", base: "mixed", class: InService},
 		{text: "DOWN+NOT_RESPONDING", base: "down", class: Down},
 		// Before 21.08.
-		{text: "IDLE*+DRAIN", base: "drain", class: Drained, held: true},
+		{text: "IDLE*+DRAIN", base: "drain", class: Drained, drain: true},
 		{text: "IDLE*", base: "idle", class: InService},
-		{text: "DOWN*+DRAIN", base: "drain", class: Drained, held: true},
+		{text: "DOWN*+DRAIN", base: "drain", class: Drained, drain: true},
 		{text: "IDLE+CLOUD+POWERED_DOWN", base: "idle", class: InService},
 		// A flag of a future release does not hide the state.
 		{text: "IDLE+FANCY", base: "idle", class: InService},
-		{text: "IDLE+DRAIN+FANCY", base: "drain", class: Drained, held: true},
+		{text: "IDLE+DRAIN+FANCY", base: "drain", class: Drained, drain: true},
 		// Not words of Slurm.
 		{text: "", class: Unknown},
 		{text: "?", class: Unknown},
@@ -60,8 +60,8 @@ func TestParseState(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := ParseState(tt.text)
-		if got.Text != tt.text || got.Base != tt.base || got.Class != tt.class || got.Held != tt.held {
-			t.Errorf("ParseState(%q) = %+v, want base %q class %v held %v", tt.text, got, tt.base, tt.class, tt.held)
+		if got.Text != tt.text || got.Base != tt.base || got.Class != tt.class || got.DrainFlag != tt.drain {
+			t.Errorf("ParseState(%q) = %+v, want base %q class %v drain flag %v", tt.text, got, tt.base, tt.class, tt.drain)
 		}
 	}
 }
@@ -101,8 +101,8 @@ func TestParseStateAgrees(t *testing.T) {
 		if !full.Full || short.Full || long.Full {
 			t.Errorf("%s: Full of %s %v, %s %v, %s %v", s.releases, s.short, short.Full, s.long, long.Full, s.scontrol, full.Full)
 		}
-		if held := strings.Contains(s.scontrol, "+DRAIN") || strings.Contains(s.scontrol, "+FAIL"); full.Held != held {
-			t.Errorf("%s: Held is %v, want %v", s.scontrol, full.Held, held)
+		if drain := strings.Contains(s.scontrol, "+DRAIN") || strings.Contains(s.scontrol, "+FAIL"); full.DrainFlag != drain {
+			t.Errorf("%s: DrainFlag is %v, want %v", s.scontrol, full.DrainFlag, drain)
 		}
 	}
 }

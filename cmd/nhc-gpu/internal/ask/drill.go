@@ -393,7 +393,7 @@ func mayDrill(r *health.Run) error {
 	switch {
 	case err != nil:
 		return refusal(fmt.Sprintf("%v%s", err, forced))
-	case n.State.Class != slurm.InService || n.State.Held:
+	case n.State.Class != slurm.InService || n.State.DrainFlag:
 		return refusal(fmt.Sprintf("node %s is out of service (%s): a drill could not drain it%s", r.Name, strings.TrimSpace(n.State.Text+" "+n.Reason), forced))
 	case !n.State.Empty():
 		return refusal(fmt.Sprintf("node %s has jobs, or is about to get one (%s)%s", r.Name, n.State.Text, forced))

@@ -67,7 +67,7 @@ type fleetGroup struct {
 func groupFleet(nodes []slurm.FleetNode) (groups []*fleetGroup) {
 	byKey := map[string]*fleetGroup{}
 	for _, n := range nodes {
-		switch inService := n.State.Class == slurm.InService && !n.State.Held; {
+		switch inService := n.State.Class == slurm.InService && !n.State.DrainFlag; {
 		case inService, n.Reason == "" && n.State.Class == slurm.Unknown:
 			continue
 		case n.Reason == "":
