@@ -144,9 +144,10 @@ func (s Streams) receive(ctx context.Context, l *Listener, repeat int, r *Rates)
 			}
 		})
 	}
-	ended := make(chan struct{})
+	ended := make(chan time.Time, 1)
 	go func() {
 		flows.Wait()
+		ended <- time.Now()
 		close(ended)
 	}()
 	value, windows, err := s.measure(ctx, &total, began, ended)
@@ -187,8 +188,8 @@ func receiveFlow(ctx context.Context, conn net.Conn, total *atomic.Int64, began 
 	}
 }
 
-// measure counts the bytes of each window, from the first byte on.
-func (s Streams) measure(ctx context.Context, total *atomic.Int64, began <-chan time.Time, ended <-chan struct{}) (value float64, windows []float64, err error) {
+// measure counts the bytes of each window, from the first byte on. ended has the time at which the flows have ended.
+func (s Streams) measure(ctx context.Context, total *atomic.Int64, began, ended <-chan time.Time) (value float64, windows []float64, err error) {
 	var start time.Time
 	select {
 	case start = <-began:
@@ -201,25 +202,29 @@ func (s Streams) measure(ctx context.Context, total *atomic.Int64, began <-chan 
 	defer tick.Stop()
 	var base, last int64 // bytes at the end of the first window, and of the last one
 	var from, at time.Time
-	for {
+	for over := false; !over; {
+		var now time.Time
 		select {
 		case <-tick.C:
-		case <-ended:
-			// The sender sends longer than that: it has died.
-			return 0, nil, ErrEnded
+			now = time.Now()
+		case now = <-ended:
+			if now.Sub(start) < s.Time-Window/2 { // the sender sends longer than that: it has died
+				return 0, nil, ErrEnded
+			}
+			if over = true; len(windows) == 0 { // this node was too busy to look at the windows
+				from, at, base, last = start, start, 0, 0
+			}
 		case <-ctx.Done():
 			return 0, nil, silent(ctx)
 		}
-		now, n := time.Now(), total.Load()
+		n := total.Load()
 		if from.IsZero() {
 			base, from = n, now
 		} else {
 			windows = append(windows, gigabits(n-last, now.Sub(at)))
 		}
 		last, at = n, now
-		if now.Sub(start) >= s.Time-Window/2 && len(windows) > 0 {
-			break
-		}
+		over = over || now.Sub(start) >= s.Time-Window/2 && len(windows) > 0
 	}
 	if last == 0 {
 		return 0, nil, ErrSilent

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,27 @@ func TestStreams(t *testing.T) {
 					t.Errorf("%+v has %+v", s, r)
 				}
 			}
+		}
+	}
+}
+
+// A receiver that is too busy to look in time says nothing about the sender, but one whose flows end early does.
+func TestStreamsOnBusyNode(t *testing.T) {
+	t.Parallel()
+	s := Streams{Flows: 1, Repeats: 1, Time: 400 * time.Millisecond}
+	for length, want := range map[time.Duration]error{s.Time + after: nil, s.Time / 2: ErrEnded} {
+		var total atomic.Int64
+		total.Store(int64(length.Seconds() * 1e9 / 8)) // 1 Gb/s
+		began, ended := make(chan time.Time, 1), make(chan time.Time, 1)
+		start := time.Now().Add(-time.Minute)
+		began <- start
+		ended <- start.Add(length)
+		value, windows, err := s.measure(t.Context(), &total, began, ended)
+		if err != want { //nolint:errorlint // the same value
+			t.Errorf("flows of %v: %v, want %v", length, err, want)
+		}
+		if want == nil && (value < 0.999 || value > 1.001 || len(windows) != 1) {
+			t.Errorf("flows of %v: %v Gb/s, %v, want 1 Gb/s in one window", length, value, windows)
 		}
 	}
 }
