@@ -173,17 +173,17 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		onCUDA("a GPU that dies while another copies from it", small(), checktest.Of("1 reads 0 = 220 214"),
 			f(0, checks.Finding{Code: "cuda.error.214", Severity: checks.Fail, Remedy: checks.ResetGPU},
 				"copies from and to gpu1 0000:11:00.0: cuStreamQuery(0): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
-		onCUDA("a GPU at which the copies of two others never end", append([]string{"-t", "10"}, small()...), readers(600, 1, 2),
-			f(0, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"},
+		onCUDA("a GPU at which the copies of two others never end", append([]string{"-t", "20"}, small()...), readers(600, 1, 2),
+			f(0, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 5s"},
 				"copies from and to 2 other GPUs (first: gpu1): work does not end; done on 7 other GPUs")),
 		onCUDA("a bit turned over on the way from other GPUs", small(), []string{"3 wrong cuMemcpyPeerAsync = 0x40 5"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x59ac450b instead of 0x59ac452b, bit 5"},
 				"wrong words after copies from and to 7 other GPUs (first: gpu2)")),
 		onCUDA("a bit turned over between all GPUs", small("48", "335"), []string{"* wrong cuMemcpyPeerAsync = 0x40 5"}, allPairs),
 		checktest.Changed(onCUDA("a bit turned over between all GPUs over PCIe", small(), []string{"* wrong cuMemcpyPeerAsync = 0x40 5"}, allPCIe), overPCIe),
-		checktest.Changed(onCUDA("copies between all GPUs never end", append([]string{"-t", "10"}, small()...), nil,
-			checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "an end within 2.5s",
-				Message: name + ":  copies between all 2 pairs of GPUs that were tried (first: gpu1 and gpu0): work does not end, want an end within 2.5s"}), func(s *checktest.Scenario) {
+		checktest.Changed(onCUDA("copies between all GPUs never end", append([]string{"-t", "20"}, small()...), nil,
+			checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "an end within 5s",
+				Message: name + ":  copies between all 2 pairs of GPUs that were tried (first: gpu1 and gpu0): work does not end, want an end within 5s"}), func(s *checktest.Scenario) {
 			s.NVML.GPUs = s.NVML.GPUs[:3]
 			s.Libraries = withCUDA(3, readers(600, 1, 2)...)
 		}),
@@ -193,10 +193,10 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			s.NVML.GPUs = s.NVML.GPUs[:2]
 			s.Libraries = withCUDA(2, "1 cuMemcpyPeerAsync error 220")
 		}),
-		onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "10"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
+		onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "20"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
 			f(1, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
 				"wrong words after copies from and to 6 other GPUs (first: gpu0)"),
-			f(7, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu4 0000:14:00.0: work does not end; done on 7 other GPUs")),
+			f(7, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 5s"}, "copies from and to gpu4 0000:14:00.0: work does not end; done on 7 other GPUs")),
 		checktest.Changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *checktest.Scenario) {
 			joinedBy(s, 4, func(_, _ int) int { return 4 })
 			s.Libraries = withCUDA(4, "* peer = 94")
