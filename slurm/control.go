@@ -188,7 +188,7 @@ func (c *Controller) updateComment(ctx context.Context, m *Memory) {
 // call runs one command under the deadline. Any exit status except 0 is an error that quotes the
 // command's output.
 func (c *Controller) call(ctx context.Context, argv []string) (Output, error) {
-	out, err := c.start(ctx, argv)
+	out, err := c.start(ctx, argv, c.Settings.environ())
 	switch {
 	case err != nil:
 		return out, fmt.Errorf("run %s: %w", argv[0], err)
@@ -205,11 +205,11 @@ func (c *Controller) call(ctx context.Context, argv []string) (Output, error) {
 	return out, nil
 }
 
-func (c *Controller) start(ctx context.Context, argv []string) (Output, error) {
+func (c *Controller) start(ctx context.Context, argv, env []string) (Output, error) {
 	c.calls++
 	ctx, cancel := context.WithTimeout(ctx, c.deadline())
 	defer cancel()
-	return c.Runner.Run(ctx, argv, c.Settings.environ())
+	return c.Runner.Run(ctx, argv, env)
 }
 
 func (c *Controller) deadline() time.Duration { return cmp.Or(c.Deadline, DefaultDeadline) }

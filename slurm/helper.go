@@ -60,7 +60,11 @@ type helper struct {
 	env   func(string) string
 	c     *Controller
 	took  bool // IGNORE_EMPTY_NOTE: a node without a note counts as ours
+	mute  bool // a command gave no answer: the state of the node is unknown
 }
+
+// noAnswer is the exit status if a command gives no answer, that of timeout(1).
+const noAnswer = 124
 
 func newHelper(w io.Writer, argv0 string, args []string, env func(string) string, c *Controller) *helper {
 	h := &helper{w: w, argv0: argv0, node: c.Node, env: env, c: c, took: env("IGNORE_EMPTY_NOTE") == "1"}
@@ -119,6 +123,9 @@ func (h *helper) readSlurmNode() (NodeInfo, note) {
 
 func (h *helper) slurmOffline(message string) int {
 	node, n := h.readSlurmNode()
+	if h.mute {
+		return noAnswer
+	}
 	d := Decide(node, Verdict{Message: message}, Policy{IgnoreEmptyNote: h.took})
 	switch {
 	case d.Action == None && node.State.Class == Unknown:
@@ -139,6 +146,9 @@ func (h *helper) slurmOffline(message string) int {
 
 func (h *helper) slurmOnline() int {
 	node, n := h.readSlurmNode()
+	if h.mute {
+		return noAnswer
+	}
 	d := Decide(node, Verdict{Healthy: true}, Policy{IgnoreEmptyNote: h.took})
 	switch class := node.State.Class; {
 	case d.Action == Resume:
@@ -187,13 +197,13 @@ func (h *helper) mark(argv []string) int {
 	case err != nil:
 		return 127
 	case out.TimedOut:
-		return 124
+		return noAnswer
 	}
 	return out.Status
 }
 
 func (h *helper) run(argv []string) (Output, error) {
-	out, err := h.c.start(context.Background(), argv)
+	out, err := h.c.start(context.Background(), argv, h.environ())
 	if h.c.Stderr != nil {
 		fmt.Fprintf(h.c.Stderr, "%s", out.Stderr)
 	}
@@ -201,9 +211,18 @@ func (h *helper) run(argv []string) (Output, error) {
 	case err != nil:
 		h.complain(fmt.Errorf("run %s: %w", argv[0], err))
 	case out.TimedOut:
+		h.mute = true
 		h.complain(fmt.Errorf("run %s: no answer within %s", argv[0], h.c.deadline()))
 	}
 	return out, err
+}
+
+// environ returns the environment of a command. Those of TORQUE and LSF find their server by variables of the site.
+func (h *helper) environ() []string {
+	if h.env("NHC_RM") != "slurm" && len(h.c.Settings.Exports) > 0 {
+		return h.c.Settings.Exports
+	}
+	return h.c.Settings.environ()
 }
 
 func (h *helper) complain(err error) {

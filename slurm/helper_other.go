@@ -20,6 +20,9 @@ func (h *helper) readPBSNode() (state string, n note) {
 
 func (h *helper) pbsOffline(message string) int {
 	state, n := h.readPBSNode()
+	if h.mute {
+		return noAnswer
+	}
 	out := strings.Contains(state, "offline")
 	if out && n.leader == "" && !h.took {
 		h.say("Not offlining %s:  Already offline with no note set.", h.node)
@@ -35,6 +38,9 @@ func (h *helper) pbsOffline(message string) int {
 
 func (h *helper) pbsOnline() int {
 	state, n := h.readPBSNode()
+	if h.mute {
+		return noAnswer
+	}
 	switch {
 	case !strings.Contains(state, "offline"):
 		h.say("Skipping %s node %s (%s)", state, h.node, n)
@@ -72,6 +78,9 @@ func (h *helper) readLSFNode() (state string, n note) {
 
 func (h *helper) lsfOffline(message string) int {
 	state, n := h.readLSFNode()
+	if h.mute {
+		return noAnswer
+	}
 	switch {
 	case state != "ok" && !strings.HasPrefix(state, "closed"):
 		return 0
@@ -89,6 +98,9 @@ func (h *helper) lsfOffline(message string) int {
 
 func (h *helper) lsfOnline() int {
 	state, n := h.readLSFNode()
+	if h.mute {
+		return noAnswer
+	}
 	switch {
 	case !strings.HasPrefix(state, "closed"):
 		h.say("Skipping %s node %s (%s)", state, h.node, n)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +18,13 @@ type commands struct {
 	line   string
 	status int // status of the marking command
 	lost   error
+	late   bool // the commands give no answer
 	calls  []string
+	env    []string // of the last command
 }
 
-func (c *commands) Run(_ context.Context, argv, _ []string) (Output, error) {
+func (c *commands) Run(_ context.Context, argv, env []string) (Output, error) {
+	c.env = env
 	call := argv[0]
 	for _, a := range argv[1:] {
 		call += " [" + a + "]"
@@ -28,6 +32,9 @@ func (c *commands) Run(_ context.Context, argv, _ []string) (Output, error) {
 	c.calls = append(c.calls, call)
 	if c.lost != nil {
 		return Output{}, c.lost
+	}
+	if c.late {
+		return Output{TimedOut: true}, nil
 	}
 	if len(c.calls) == 1 {
 		return Output{Stdout: []byte(c.line + "\n")}, nil
@@ -261,6 +268,47 @@ func TestHelpersMissingCommand(t *testing.T) {
 		status := MarkOffline(&w, "off", []string{"node01", "x"}, env("NHC_RM="+rm), c, time.Now())
 		if status != want || strings.Contains(w.String(), "$PATH") || !strings.Contains(complaints.String(), "off:  run ") {
 			t.Errorf("%s: exit status %d, standard output %q, standard error %q", rm, status, w.String(), complaints.String())
+		}
+	}
+}
+
+// Without an answer the node may have another's note: the helper changes nothing and fails.
+func TestHelpersWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for _, rm := range []string{"slurm", "pbs", "lsf"} {
+		for name, mark := range map[string]func(run *commands) int{
+			"off": func(run *commands) int {
+				return MarkOffline(&bytes.Buffer{}, "off", []string{"node01", "x"}, env("NHC_RM="+rm), NewController("node01", run, env()), time.Now())
+			},
+			"on": func(run *commands) int {
+				return MarkOnline(&bytes.Buffer{}, "on", []string{"node01"}, env("NHC_RM="+rm), NewController("node01", run, env()), time.Now())
+			},
+		} {
+			run := &commands{late: true}
+			if status := mark(run); status != 124 || len(run.calls) != 1 {
+				t.Errorf("%s, %s: exit status %d after %q, want 124 after one command", rm, name, status, run.calls)
+			}
+		}
+	}
+}
+
+// The commands get the variables of the site that they need, and those of Slurm none that changes what they print.
+func TestHelpersEnvironment(t *testing.T) {
+	t.Parallel()
+	site := []string{"LSF_ENVDIR=/opt/lsf", "SLURM_CONF_SERVER=ctl", "SLURM_TIME_FORMAT=relative", "PATH=/opt/lsf/bin:/bin"}
+	for rm, want := range map[string][]string{"lsf": site, "slurm": {"SLURM_CONF_SERVER=ctl"}} {
+		run := &commands{line: "idle none"}
+		c := NewController("node01", run, env())
+		c.Settings.Exports = site
+		MarkOffline(&bytes.Buffer{}, "off", []string{"node01", "x"}, env("NHC_RM="+rm), c, time.Now())
+		var got []string
+		for _, e := range run.env {
+			if slices.Contains(site, e) {
+				got = append(got, e)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", rm, diff)
 		}
 	}
 }

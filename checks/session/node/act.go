@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/syslog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -259,8 +260,11 @@ func (n *Node) LetNextRun() {
 	}
 }
 
-// EnvMode tells a helper that a script of the site calls that the run observes. MODE may be a variable of the script.
+// EnvMode is the mode of the run for helpers that a script of the site calls. The script may have a MODE of its own.
 const EnvMode = "NHC_MODE"
+
+// markLimit is the time limit of each command of a helper. No later run delivers its drain.
+const markLimit = 25 * time.Second
 
 // Mark implements LBNL NHC's helper with that name, for sites that call it.
 func Mark(out io.Writer, name string, argv []string) int {
@@ -276,7 +280,12 @@ func Mark(out io.Writer, name string, argv []string) int {
 		return 0
 	}
 	c := slurm.NewController(node, runner{pool}, os.Getenv)
-	c.Stderr = os.Stderr
+	c.Stderr, c.Deadline, c.Settings.Exports = os.Stderr, markLimit, os.Environ()
+	if os.Geteuid() == 0 {
+		if _, _, err := pool.OpenState(filepath.Join(StateRoot, node), "", ""); err == nil {
+			c.BootID, c.Dir = slurm.BootID(), nodeState{pool} // for [slurm.Controller]: the next run must ask Slurm
+		}
+	}
 	if name == "node-mark-online" {
 		return slurm.MarkOnline(out, argv[0], argv[1:], os.Getenv, c, time.Now())
 	}
