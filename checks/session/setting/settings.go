@@ -100,7 +100,7 @@ const FixedPath = probe.CommandPath
 // OwnVars are the settings that a run ignores in the environment: it unsets them at the start, as
 // LBNL NHC does.
 var OwnVars = []string{
-	"CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
+	"NAME", "CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
 	"TIMEOUT", "RESULTFILE", "MAX_SYS_UID", "NHC_RM", "NHC_CHECK_ALL", "NHC_CHECK_FORKED", "EVAL_LINE",
 	conf.SettingMode, conf.SettingConfigErrors,
 	"HOSTROOT", "PLATFORM_PROFILES", "TOMLFILE", // ours: they select the inspected node and the expected values

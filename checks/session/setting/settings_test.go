@@ -14,7 +14,7 @@ import (
 func TestNew(t *testing.T) {
 	t.Parallel()
 	environ := []string{
-		"HOME=/root", "TIMEOUT=1", "LD_PRELOAD=/evil.so", "BASH_ENV=/evil", "BASH_FUNC_x%%=() { :; }", "NHC_GPU_X=1", "GOGC=1", "HOSTROOT=/evil", "PATH=/evil",
+		"HOME=/root", "NAME=gpu01", "TIMEOUT=1", "LD_PRELOAD=/evil.so", "BASH_ENV=/evil", "BASH_FUNC_x%%=() { :; }", "NHC_GPU_X=1", "GOGC=1", "HOSTROOT=/evil", "PATH=/evil",
 		"SLURM_JOB_ID=7", "SLURM_SCONTROL=/evil", "CUDA_VISIBLE_DEVICES=0", "broken",
 	}
 	for _, tt := range []struct {
@@ -25,7 +25,7 @@ func TestNew(t *testing.T) {
 		{true, map[string]string{"HOME": "-", "SLURM_JOB_ID": "7", "SLURM_SCONTROL": "-", "CUDA_VISIBLE_DEVICES": "0"}},
 	} {
 		s := New(environ, tt.job)
-		for _, name := range []string{"TIMEOUT", "LD_PRELOAD", "BASH_ENV", "BASH_FUNC_x%%", "NHC_GPU_X", "GOGC", "HOSTROOT", "broken"} {
+		for _, name := range []string{"NAME", "TIMEOUT", "LD_PRELOAD", "BASH_ENV", "BASH_FUNC_x%%", "NHC_GPU_X", "GOGC", "HOSTROOT", "broken"} {
 			tt.want[name] = "-"
 		}
 		tt.want["PATH"] = FixedPath

@@ -113,7 +113,7 @@ func (r *Run) Check() int {
 // startRemedy starts the program that carries out a remedy, which can take longer than a health check.
 // It is no run of slurmd's, and so it waits for none.
 func (r *Run) startRemedy() {
-	argv := append([]string{options.OwnName, "remedy"}, r.Opts.Words...)
+	argv := append([]string{options.OwnName, "remedy", "NAME=" + r.Set.Get("NAME")}, r.Opts.Words...)
 	for _, name := range r.Given { // set by options: -c, -n, ...
 		argv = append(argv, name+"="+r.Set.Get(name))
 	}
