@@ -101,7 +101,15 @@ func (b Budget) Acting(now time.Time) time.Time {
 	return later(b.End, now).Add(Grace)
 }
 
-// Helping returns when a helper of the site is ended.
+// Marking returns when a helper of the site that marks the node is ended. It has the rest of the run.
+func (b Budget) Marking(now time.Time) time.Time {
+	if b.Limited() {
+		return b.Acting(now)
+	}
+	return now.Add(Helper)
+}
+
+// Helping returns when another command of the site is ended.
 func (b Budget) Helping(now time.Time) time.Time {
 	end := now.Add(Helper)
 	if b.Limited() && end.After(b.End) {

@@ -67,6 +67,13 @@ func TestBudget(t *testing.T) {
 				t.Errorf("%s: %d: %v, want %v", tt.name, i, got[i], want)
 			}
 		}
+		marking := tt.acting
+		if marking < 0 {
+			marking = Helper
+		}
+		if got := b.Marking(now).Sub(now); got != marking {
+			t.Errorf("%s: marks for %v, want %v", tt.name, got, marking)
+		}
 		if end := b.Acting(now); tt.acting < 0 != end.IsZero() || tt.acting >= 0 && end.Sub(now) != tt.acting {
 			t.Errorf("%s: acts until %v, want %v", tt.name, end, tt.acting)
 		}

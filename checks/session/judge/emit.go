@@ -146,7 +146,7 @@ func joinSyslog(events []verdict.Event) (joined []verdict.Event) {
 
 // siteHelper lets the shell run the site's own helper.
 func (j *Judge) siteHelper(online bool, message, text string) {
-	if err := j.bash.Helper(online, message, text, j.n.Budget.Helping(time.Now())); err != nil {
+	if err := j.bash.Helper(online, message, text, j.n.Budget.Marking(time.Now())); err != nil {
 		j.n.Did.Sent, j.n.Did.Owner, j.n.Did.Error = false, "", err.Error()
 	}
 }
