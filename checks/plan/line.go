@@ -259,6 +259,8 @@ func (b *builder) explainParam(p *syntax.ParamExp) (why string) {
 		return "an expansion that needs a shell"
 	case slices.Contains(ownVars, name) || strings.HasPrefix(name, "BASH") || strings.HasPrefix(name, "EPOCH"):
 		return "a variable that the shell sets"
+	case len(b.opts.Arrays[name]) > 0:
+		return "an array"
 	case b.unknown:
 		return "a variable that a script or an earlier line may have set"
 	}

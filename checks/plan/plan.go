@@ -105,12 +105,13 @@ func (p *Plan) NeedsShell() bool {
 
 // Options is the input of the planner besides the lines.
 type Options struct {
-	Vars      map[string]string // variables as bash will have them: settings and environment
-	Timeout   time.Duration     // TIMEOUT of the run; 0: none
-	Functions map[string]bool   // shell functions that site scripts define
-	Sourced   bool              // site scripts or a sysconfig file ran in bash; their variables are not known here
-	Trace     bool              // -x: bash runs everything that it can, and prints it
-	InPlace   func(string) bool // reports whether a line runs in the main shell although -f forks
+	Vars      map[string]string   // variables as bash will have them: settings and environment
+	Arrays    map[string][]string // arrays of the settings; lines with one are left to bash
+	Timeout   time.Duration       // TIMEOUT of the run; 0: none
+	Functions map[string]bool     // shell functions that site scripts define
+	Sourced   bool                // site scripts or a sysconfig file ran in bash; their variables are not known here
+	Trace     bool                // -x: bash runs everything that it can, and prints it
+	InPlace   func(string) bool   // reports whether a line runs in the main shell although -f forks
 
 	Context  string         // the run's context, as in nhc.toml; "": plan everything
 	Own      bool           // the lines are only for this context: nhc-prolog.conf

@@ -134,6 +134,15 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// A native check would get no word for an array of the sysconfig file: bash expands it.
+func TestArrayOfSettings(t *testing.T) {
+	t.Parallel()
+	p := Build(lines("check_x $DIRS\ncheck_x $DIR"), Options{Vars: map[string]string{"DIR": "/a"}, Arrays: map[string][]string{"DIRS": {"/b", "/c"}}})
+	if diff := cmp.Diff("shell\nnative [/a]\n", show(p)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // With -f, an assignment that does not look like one is lost with its process.
 func TestForkedAssignment(t *testing.T) {
 	t.Parallel()

@@ -136,7 +136,7 @@ func (f *Files) Build() *plan.Plan {
 		functions[run.UnauthUsers] = true
 	}
 	opts := plan.Options{
-		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: functions,
+		Vars: f.Set.Vars, Arrays: f.Set.Arrays, Timeout: f.Timeout(), Functions: functions,
 		Sourced: f.Sourced != "" || f.Bash.HasScripts(), Trace: f.Bash.trace, InPlace: verdict.InPlace,
 		Context: f.Context(), Policies: f.Config, Own: f.Own, NoGPUs: f.NoGPUs, Events: f.Events,
 	}
