@@ -97,7 +97,7 @@ __nhc_unauth_users() {
             __nhc_who="${PS_USER[__nhc_pid]:-${PS_UID[__nhc_pid]}}"
             [[ -z ${__nhc_seen[$__nhc_who]-} ]] || continue
             __nhc_seen[$__nhc_who]=1
-            if nhc_job_user_auth "${PS_USER[__nhc_pid]}" "${PS_UID[__nhc_pid]}"; then __nhc_allowed+=("$__nhc_who"); fi
+            if nhc_job_user_auth "$__nhc_who" "${PS_UID[__nhc_pid]}"; then __nhc_allowed+=("$__nhc_who"); fi
         done
     else
         __nhc_allowed=(${JOBUSERS[@]+"${JOBUSERS[@]}"})
