@@ -193,8 +193,15 @@ func (s Streams) measure(ctx context.Context, total *atomic.Int64, began, ended 
 	var start time.Time
 	select {
 	case start = <-began:
-	case <-ended:
-		return 0, nil, ErrEnded
+	case end := <-ended:
+		select {
+		case start = <-began:
+		default:
+			return 0, nil, ErrEnded
+		}
+		again := make(chan time.Time, 1)
+		again <- end
+		ended = again
 	case <-ctx.Done():
 		return 0, nil, silent(ctx)
 	}
