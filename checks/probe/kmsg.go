@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -56,7 +57,7 @@ func KernelLog(h *Host, from uint64, each func(KernelRecord)) (KernelLogEnd, err
 		return KernelLogEnd{}, err
 	}
 	defer t.Close()
-	return t.Read(from, each)
+	return t.read(from, each, false)
 }
 
 // KernelTail is the kernel's log, open for several readings.
@@ -92,8 +93,16 @@ func (t *KernelTail) Close() {
 
 // Read passes the records that no earlier reading has passed, as [KernelLog] does.
 func (t *KernelTail) Read(from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
-	l := kernelLog{from: from, each: each, recorded: t.recorded}
-	if err := l.read(func(buf []byte) (int, error) { return unix.Read(t.fd, buf) }); err != nil {
+	return t.read(from, each, true)
+}
+
+func (t *KernelTail) read(from uint64, each func(KernelRecord), again bool) (KernelLogEnd, error) {
+	l := kernelLog{from: from, each: each, recorded: t.recorded, grows: again && t.recorded}
+	err := l.read(func(buf []byte) (int, error) { return unix.Read(t.fd, buf) })
+	if err == nil && l.begun > 0 {
+		_, err = unix.Seek(t.fd, -l.begun, io.SeekCurrent)
+	}
+	if err != nil {
 		return l.end, &fs.PathError{Op: "read", Path: kmsgPath, Err: err}
 	}
 	return l.end, nil
@@ -135,7 +144,9 @@ func (t *KernelTail) Wait(limit time.Duration) error {
 type kernelLog struct {
 	from     uint64
 	each     func(KernelRecord)
-	recorded bool // a file: one read returns many records
+	recorded bool  // a file: one read returns many records
+	grows    bool  // the last line of the file can be one that is being written
+	begun    int64 // bytes of such a line
 	end      KernelLogEnd
 	count    int
 	unnamed  *KernelRecord // a record that lacks the name of a cpuset
@@ -157,6 +168,9 @@ func (l *kernelLog) read(read func([]byte) (int, error)) error {
 			return nil
 		case err != nil:
 			return err
+		case n == 0 && l.grows:
+			l.begun = int64(rest)
+			return nil
 		case n == 0:
 			l.addLines(buf[:rest])
 			return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -254,5 +255,37 @@ func BenchmarkKernelLogLive(b *testing.B) {
 			b.Skip("the log of this kernel cannot be read:", err)
 		}
 		b.ReportMetric(float64(end.Next-end.First), "records")
+	}
+}
+
+// The last line of a file that grows may be one that is being written: it is read when it is whole.
+func TestKernelTailOfHalfALine(t *testing.T) {
+	t.Parallel()
+	h := NewHost(probetest.Tree(t, map[string]string{"dev/kmsg": "4,1,1000,-;one\n4,2,2000,-;tw"}))
+	tail, err := OpenKernelLog(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Close()
+	read := func() (got []string) {
+		end, err := tail.Read(0, func(r KernelRecord) { got = append(got, string(r.Text)) })
+		if err != nil || end.Lost != 0 {
+			t.Errorf("%+v, %v", end, err)
+		}
+		return got
+	}
+	if got := read(); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("%q, want the whole line", got)
+	}
+	f, err := os.OpenFile(h.Path("/dev/kmsg"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("o\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); !slices.Equal(got, []string{"two"}) {
+		t.Errorf("%q, want the other line, now that it is whole", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,7 @@ import (
 func calls(t *testing.T, dir string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "calls"))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a command that was ended at once has written nothing
 		t.Fatal(err)
 	}
 	return string(data)
