@@ -113,8 +113,14 @@ func TestUsersAreNoSlurmstepd(t *testing.T) {
 		if job == "999000904" {
 			break
 		}
-		if job != "" || time.Now().After(end) {
+		if strings.HasPrefix(job, "99900090") || time.Now().After(end) {
 			t.Fatalf("the watch says %q, want the job of root's slurmstepd", job)
+		}
+		if job != "" { // of another suite on this machine: it may have hidden ours
+			if watch, err = WatchJobs(h, ""); err != nil {
+				t.Fatal(err)
+			}
+			called(t, plain, "slurmstepd: [999000904.batch]", 0)
 		}
 	}
 	s, err := scanJobs(h, JobRef{})
