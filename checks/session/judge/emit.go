@@ -269,6 +269,9 @@ func (j *Judge) markOnline() {
 			j.results.found = true
 			return "which this run has found, too: it acts at another time or in another context"
 		}
+		if m.Since.After(j.n.Budget.Began) && !m.Since.After(time.Now()) { // a clock may have been ahead
+			return "which another run has found since this one began"
+		}
 		return cmp.Or(pass.Lacks(m), j.policies.waits(j.files.Config, j.files.Plan, m))
 	}
 	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks, Early: j.unanswered.Early()})
