@@ -28,6 +28,7 @@ type Around struct {
 
 	keep   bool          // the run keeps a record of the job
 	node   []slurm.GPU   // all GPUs of the node
+	asked  bool          // NVML, for the MIG devices of the job
 	record *slurm.Record // the record of an epilog's job; nil if there is none
 	counts counts        // the devices' counters at the end of the run
 
@@ -67,12 +68,13 @@ func (a *Around) Find(line bool) {
 	}
 }
 
-// FindMIG finds the GPUs with the MIG devices of the job. It queries NVML after the checks: if NVML
-// hangs, one of the checks must report it.
+// FindMIG finds the GPUs with the MIG devices of the job, once. It queries NVML after the checks, or after
+// the first failure: if NVML hangs, one of the checks must report it.
 func (a *Around) FindMIG() {
-	if len(a.Job.MIG) == 0 {
+	if len(a.Job.MIG) == 0 || a.asked {
 		return
 	}
+	a.asked = true
 	o := a.records.call(checks.NVML, &wire.Request{Op: wire.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
 	resp, err := o.Answer()
 	if err != nil {

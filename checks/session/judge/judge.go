@@ -231,7 +231,14 @@ func (j *Judge) Line(_ context.Context, s *plan.Step) (more bool) {
 // Goes reports whether steps that can change something still run: around a job, only while no failure
 // concerns the job, or with -a.
 func (j *Judge) Goes() bool {
-	return j.job == nil || j.every || j.job.Blame.OfJob(j.fold.Failures()) < 0
+	if j.job == nil || j.every {
+		return true
+	}
+	failures := j.fold.Failures()
+	if len(failures) > 0 {
+		j.job.FindMIG()
+	}
+	return j.job.Blame.OfJob(failures) < 0
 }
 
 func (j *Judge) line(s *plan.Step) (more bool) {
