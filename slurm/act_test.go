@@ -139,6 +139,15 @@ func TestActHealthyDuringReboot(t *testing.T) {
 	f.is(t, "IDLE", "")
 }
 
+// scontrol reboot nextstate=DOWN: the node stays down after its reboot, until the person has looked.
+func TestActLeavesDownAfterReboot(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "DOWN", reason: ourReason + " : reboot issued : reboot complete"}
+	c := controller(t, f)
+	act(t, c, healthy, "read")
+	f.is(t, "DOWN", ourReason+" : reboot issued : reboot complete")
+}
+
 // A passing node does not undo a person's order: it is resumed when the order has been carried
 // out.
 func TestActLeavesOrders(t *testing.T) {

@@ -177,6 +177,8 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.signed())}
 	case owner == noOwner && !policy.IgnoreEmptyNote:
 		return Decision{Why: fmt.Sprintf("%s without a reason", node.State.Class)}
+	case node.State.Class == Down && strings.HasSuffix(node.Reason, " : reboot complete"): // scontrol reboot nextstate=DOWN
+		return Decision{Why: "down after its reboot, as ordered"}
 	case node.State.Order != "" && (!policy.Fails || node.State.Order != failOrder()):
 		return Decision{Why: fmt.Sprintf("%s by nhc-gpu (%s), but %s", node.State.Class, node.Reason, node.State.Order)}
 	default:

@@ -308,6 +308,25 @@ func TestOwnershipByMemory(t *testing.T) {
 	act(t, c, healthy, "read", "RESUME")
 }
 
+// A person may have resumed the node since: an epilog that fails asks, as a prolog does.
+func TestFailingEpilogAsks(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c, _ := watched(t, f)
+	epilog := func() {
+		t.Helper()
+		if o, err := c.Act(t.Context(), Verdict{Message: "check_x:  bad", Refused: true}, Epilog); err != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+	}
+	epilog()
+	f.state, f.reason = "IDLE", ""
+	epilog()
+	if !strings.Contains(f.state, "DRAIN") {
+		t.Errorf("the node is %s %q, want it drained again", f.state, f.reason)
+	}
+}
+
 // 24.11 keeps the reason of a resumed node. If Slurm then drains it without a new reason, the drain
 // is not ours, except for the status of our own prolog.
 func TestOldReasonOfOurs(t *testing.T) {
