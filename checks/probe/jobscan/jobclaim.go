@@ -24,6 +24,7 @@ import (
 type started struct {
 	job, node string
 	step      bool // a slurmstepd has started it: srun and salloc do not set these variables
+	script    bool // a prolog or an epilog has started it
 	restart   int  // how often the job had been requeued
 	task      int  // the PID of its task, an ancestor; 0: not set
 }
@@ -38,6 +39,8 @@ func parseStarted(environ []byte) (s started) {
 			}
 		case "SLURMD_NODENAME":
 			s.node, s.step = value, true
+		case "SLURM_SCRIPT_CONTEXT":
+			s.script = value == "prolog_slurmd" || value == "epilog_slurmd"
 		case "SLURM_TASK_PID":
 			s.task, _ = strconv.Atoi(value)
 			s.step = true
@@ -57,6 +60,8 @@ func (s *jobScan) names(from started) bool {
 // the node; "" if none is known.
 func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started) (string, error) {
 	switch {
+	case from.script: // it may serve other jobs of the user, too, as nvidia-cuda-mps-control does
+		return "a prolog or an epilog has started it", nil
 	case from.restart > s.job.Restart:
 		return "it belongs to a later run of the job", nil
 	case t.Tty != 0:

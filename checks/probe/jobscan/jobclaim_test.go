@@ -60,6 +60,7 @@ func TestJobProcessClaims(t *testing.T) {
 	jobTask(files, "proc/34", "mps-control", "S", 1, 34, 0, 0, noSignal)
 	files["proc/34/cmdline"], files["proc/34/cgroup"], files["proc/34/environ"] = "mps-control\x00", slurmd, step // from a prolog
 	add(35, 34, 34, 0, slurmd, step)
+	add(36, 1, 36, 0, slurmd, step+"SLURM_SCRIPT_CONTEXT=prolog_slurmd\x00") // a daemon of the user's that a prolog has started
 	// pam_slurm_adopt has added a login to the job.
 	add(40, 1, 40, 34817, "4:memory:/slurm/uid_5001/job_123/step_extern\n", "", "loginuid", "5001")
 	add(50, 1, 50, 0, slurmd, "SLURM_JOB_ID=123\x00")
@@ -78,7 +79,8 @@ func TestJobProcessClaims(t *testing.T) {
 	want := map[int]string{
 		10: "", 11: "it has a terminal", 12: "it was started from a login", 13: "", 14: "it runs in user.slice/session-7.scope", 15: "it runs in user.slice/app.slice",
 		16: "it runs in cron.service", 17: "it runs in atd.service", 18: "it belongs to a later run of the job", 19: "", 22: "it was started in job 77", 24: "",
-		31: "it descends from process 30 (x)", 32: "its session is that of process 30 (x)", 33: "", 35: "it descends from process 34 (mps-control) of root", 40: "", 50: "",
+		31: "it descends from process 30 (x)", 32: "its session is that of process 30 (x)", 33: "", 35: "it descends from process 34 (mps-control) of root",
+		36: "a prolog or an epilog has started it", 40: "", 50: "",
 	}
 	if diff := cmp.Diff(want, claims()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
