@@ -43,6 +43,13 @@ var _ = checktest.Table("check_gpu_ecc", func(name string) []checktest.Scenario 
 		return "NVML does not report " + what + " since the driver was loaded of a GPU with MIG devices"
 	}
 	const now, life = " errors since the driver was loaded", " errors over its lifetime"
+	unreadMode := func(n uint64) func(e *nvml.ECC) {
+		return func(e *nvml.ECC) {
+			e.On, e.Pending = nvml.Failed[bool](checktest.ErrOdd), nvml.Reading[bool]{}
+			sram(n, n)(e)
+		}
+	}
+	oddMode := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText)
 	errored := checktest.OnGPUs("one counter cannot be read", nil, ecc(func(e *nvml.ECC) { e.SRAM.Uncorrected = nvml.Failed[uint64](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	errored.Broken = true
@@ -72,6 +79,8 @@ var _ = checktest.Table("check_gpu_ecc", func(name string) []checktest.Scenario 
 		checktest.OnGPUs("MIG devices, SRAM, uncorrected", nil, mig(func(e *nvml.ECC) { e.SRAM.Uncorrected = n(2) }),
 			says(checks.Skip, ".mig", "", "", "", withMIGDevices("uncorrected DRAM errors")), says(checks.Fail, ".sram", checks.ResetGPU, "0", "2", "uncorrected SRAM"+now)),
 		checktest.OnGPUs("SRAM, uncorrected", nil, ecc(sram(2, 2)), says(checks.Fail, ".sram", checks.ResetGPU, "0", "2", "uncorrected SRAM"+now)),
+		checktest.OnGPUs("SRAM, uncorrected, and an unread ECC mode", nil, ecc(unreadMode(2)), says(checks.Fail, ".sram", checks.ResetGPU, "0", "2", "uncorrected SRAM"+now), oddMode),
+		checktest.OnGPUs("an unread ECC mode", nil, ecc(unreadMode(0)), oddMode).OnBroken(),
 		checktest.OnGPUs("SRAM, in the past", nil, ecc(sram(0, 2)), says(checks.Warn, ".sram.aggregate", "", "0", "2", "uncorrected SRAM"+life+", not more than NVIDIA allows")),
 		checktest.OnGPUs("SRAM, above the limit, but not above NVIDIA's", nil, ecc(sram(0, 9)), says(checks.Warn, ".sram.aggregate", "", "0", "9", "uncorrected SRAM"+life+", not more than NVIDIA allows")),
 		checktest.OnGPUs("SRAM, NVIDIA's limit", nil, ecc(func(e *nvml.ECC) { sram(0, 9)(e); e.SRAMThreshold = nvml.Known(true) }),

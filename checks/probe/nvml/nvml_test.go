@@ -667,6 +667,22 @@ func TestNVMLImplausible(t *testing.T) {
 	}
 }
 
+// The errors of a GPU whose ECC mode is unread or not supported are read. A GPU without ECC has none.
+func TestNVMLErrorsWithoutECCMode(t *testing.T) {
+	t.Parallel()
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 6, "0 nvmlDeviceGetEccMode error 14", "1 nvmlDeviceGetEccMode error 999", "2 nvmlDeviceGetEccMode = 4294967295 1",
+		"3 nvmlDeviceGetEccMode error 3", "* nvmlDeviceGetMemoryErrorCounter 1 0 7 = 2",
+		"4 nvmlDeviceGetEccMode error 3", "4 nvmlDeviceGetMemoryErrorCounter error 3", "5 nvmlDeviceGetEccMode = 0 0"))
+	if a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	for gpu, want := range []any{2., 2., 2., 2., nil, nil} {
+		if got := gpuAt(got, gpu, "ECC", "SRAM", "Uncorrected"); got != want {
+			t.Errorf("uncorrected SRAM errors of gpu%d: %v, want %v", gpu, got, want)
+		}
+	}
+}
+
 // A counter, a mode, a flag or a mask of all ones is an error of that reading, and no fault of the GPU. A high
 // counter, and a number that a later driver may define, stay.
 func TestNVMLAllOnes(t *testing.T) {

@@ -65,7 +65,7 @@ func (q query) readECCMode() {
 func (q query) readECC() {
 	q.readECCMode()
 	e := &q.g.ECC
-	if e.On.Known && e.On.Value {
+	if !e.On.Known || e.On.Value { // the counters of a GPU without ECC are not supported
 		e.DRAM = q.counts(nvml.MEMORY_LOCATION_DRAM)
 		e.SRAM = q.counts(nvml.MEMORY_LOCATION_SRAM)
 		if e.SRAM == (ECCCounts{}) { // Volta counts by location
