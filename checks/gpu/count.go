@@ -123,14 +123,17 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return skipDisplays(gpuCountName, views)
 	}
 	if err != nil {
-		t := &countTally{views: views, good: slices.Collect(maps.Keys(expected))} // any of them may have a new address
+		t := &countTally{want: c.Want, gres: limitGres(env, c.readGres(env, views, nil)), views: views, good: slices.Collect(maps.Keys(expected))} // any of them may have a new address
 		_, fewer := t.findGone(past)
-		want := max(len(expected)+fewer, limitGres(env, c.readGres(env, views, nil)))
+		want := max(len(expected)+fewer, t.gres)
 		f := c.judgeWithoutNVML(env, cmp.Or(c.Want, want), len(expected), err)
 		if f.Code == "gpu.nvml" && c.Want > 0 && len(expected)+fewer == 0 && (env.Slurm == nil || env.Slurm.Count == 0) { // only the line counts on GPUs
 			f.Code, f.Remedy = "gpu.count", checks.FixConfig
 		}
-		return []checks.Finding{f}
+		if f.Severity == checks.Unknown {
+			t.judgeBus(env, past)
+		}
+		return append(t.findings, f)
 	}
 	t := &countTally{want: c.Want, slurms: c.readGres(env, views, n), views: views, nvml: map[string]*nvml.GPU{}}
 	t.gres, t.kinds = limitGres(env, t.slurms), readGPUKinds(env, n)
@@ -145,7 +148,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	delete(expected, "") // a lost GPU with an unknown address
 	t.judge(env, expected, past)
-	if c.Want == 0 && checks.Worst(t.findings) < checks.Unknown {
+	if c.Want == 0 && checks.Worst(t.findings) < checks.Fail {
 		t.judgeNumber(env)
 	}
 	where := "on the PCI bus, in the driver and in NVML"
@@ -167,8 +170,7 @@ func (c *gpuCount) judgeWithoutNVML(env *checks.Env, want, onBus int, err error)
 	if want == 0 && meansNoGPU(err) {
 		return skipNone(gpuCountName)[0]
 	}
-	saysNothing := []error{probe.ErrOtherNode, probe.ErrNoRoom, nvml.ErrNotNow, nvml.ErrNotPermitted}
-	if want == 0 || slices.ContainsFunc(saysNothing, func(e error) bool { return errors.Is(err, e) }) {
+	if want == 0 || saysNothing(err) {
 		return CannotAsk(gpuCountName, err)
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}
@@ -176,6 +178,49 @@ func (c *gpuCount) judgeWithoutNVML(env *checks.Env, want, onBus int, err error)
 		f.Remedy = gpustate.DriverRemedy(env)
 	}
 	return f.Phrase(gpuCountName, "want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", f.Want, onBus, err)
+}
+
+// saysNothing reports whether an error of NVML shows no fault: a later call may succeed, or one of another process.
+func saysNothing(err error) bool {
+	for _, e := range []error{probe.ErrOtherNode, probe.ErrNoRoom, nvml.ErrNotNow, nvml.ErrNotPermitted} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeBus judges a node whose NVML says nothing: a GPU that the kernel no longer shows is missing all the same.
+func (t *countTally) judgeBus(env *checks.Env, past []string) {
+	onBus := t.listPresent()
+	gone, fewer := t.findGone(past)
+	for _, d := range t.views.Used() {
+		if !onBus[d.Address] && !slices.Contains(gone, d.Address) {
+			gone = append(gone, d.Address)
+		}
+	}
+	want := cmp.Or(t.want, len(t.good)+max(fewer, len(gone)))
+	if len(t.views.PCI) == 0 || len(t.views.PCI) >= want || t.enough() { // the first: a container, for example
+		return
+	}
+	f := checks.Finding{Code: "gpu.count.gone", Remedy: checks.PowerCycle}
+	for _, a := range gone {
+		if f.Message = "was on the PCI bus before and is missing now"; t.views.Has(a) {
+			f.Message = "is in the driver, but no longer on the PCI bus"
+		}
+		t.addBad(a, f, want)
+	}
+	switch {
+	case len(gone) > 0:
+	case t.want == 0:
+		t.add(f, want, "the node had that many before")
+	default:
+		f.Code, f.Remedy = "gpu.count", checks.NoRemedy
+		if t.numberIsWrong(env, fewer) {
+			f.Remedy = checks.FixConfig
+		}
+		t.add(f, want, strings.Join(append([]string{"the PCI bus shows no more"}, t.listExcluded()...), ", "))
+	}
 }
 
 // countTally compares what the PCI bus, the driver and NVML show.
@@ -187,6 +232,7 @@ type countTally struct {
 	views    nvidia.GPUViews
 	nvml     map[string]*nvml.GPU
 	good     []string // addresses that all views show
+	unread   int      // number of GPUs that NVML has and says nothing about
 	findings []checks.Finding
 }
 
@@ -195,7 +241,9 @@ func (t *countTally) judge(env *checks.Env, expected map[string]bool, past []str
 	bad := map[string]checks.Finding{}
 	for a := range expected {
 		if f, ok := t.findMissing(a); ok {
-			bad[a] = f
+			if bad[a] = f; f.Severity == checks.Unknown {
+				t.unread++
+			}
 			continue
 		}
 		t.good = append(t.good, a)
@@ -220,7 +268,7 @@ func (t *countTally) judge(env *checks.Env, expected map[string]bool, past []str
 	switch {
 	case t.want == 0 && nameless > 0:
 		t.add(checks.Finding{Code: "gpu.count.gone", Severity: t.severity(), Remedy: checks.PowerCycle}, want, "the node had that many before")
-	case t.want > 0 && (len(t.good) > want || len(bad) == 0 && len(t.good) < want):
+	case t.want > 0 && (len(t.good) > want || len(bad) == t.unread && len(t.good)+t.unread < want):
 		f := checks.Finding{Code: "gpu.count"}
 		if t.numberIsWrong(env, fewer) {
 			f.Remedy = checks.FixConfig
@@ -249,10 +297,7 @@ func (t *countTally) addBad(a string, f checks.Finding, want int) {
 	f.Severity = cmp.Or(f.Severity, t.severity())
 	f.Device = checks.Device{Kind: "gpu", PCI: a}
 	g := t.nvml[a]
-	switch {
-	case g != nil && errors.Is(g.Err, nvml.ErrNotNow):
-		f.Code, f.Severity, f.Remedy = "gpu.error", checks.Unknown, checks.NoRemedy
-	case g == nil && t.want > 0 && t.enough() && !t.views.Has(a):
+	if g == nil && t.want > 0 && t.enough() && !t.views.Has(a) {
 		f.Code, f.Remedy = "gpu.count.more", checks.NoRemedy
 	}
 	if g != nil {
@@ -370,7 +415,9 @@ func (t *countTally) findMissing(a string) (f checks.Finding, bad bool) {
 		return checks.Finding{Code: "gpu.count.nvml", Severity: checks.Warn, Message: where + ", which had it before"}, true
 	case g == nil:
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", not in NVML"}, true
-	case errors.Is(g.Err, nvml.ErrNotPermitted):
+	case saysNothing(g.Err) && len(t.views.PCI) > 0 && !onBus:
+		return checks.Finding{Code: "gpu.count.gone", Remedy: checks.PowerCycle, Message: where + ", and NVML reports " + g.Err.Error()}, true
+	case saysNothing(g.Err):
 		return checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Message: where + ", but NVML reports " + g.Err.Error()}, true
 	case g.Err != nil:
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", but NVML reports " + g.Err.Error()}, true
@@ -460,9 +507,13 @@ func (t *countTally) alike() bool {
 	return !slices.ContainsFunc(t.good, func(a string) bool { return t.kinds[a] != t.kinds[t.good[0]] })
 }
 
-// judgeNumber compares the number of GPUs with the platform and with Slurm's Gres.
+// judgeNumber compares the number of GPUs with the platform and with Slurm's Gres. With a GPU that NVML says nothing
+// about it compares only with the platform: that GPU may have MIG, and then Gres does not count GPUs.
 func (t *countTally) judgeNumber(env *checks.Env) {
-	n := len(t.good)
+	n := len(t.good) + t.unread
+	if t.unread > 0 && (len(t.good) == 0 || t.anyVGPU()) { // it may be a vGPU, too, which no platform counts
+		return
+	}
 	add := func(code string, severity checks.Severity, want, got, text string) {
 		f := checks.Finding{Code: code, Severity: severity, Want: want, Got: got}.Phrase(gpuCountName, "%s", text)
 		if severity == checks.Warn || code == "gpu.count" && t.gres > n && n+t.countExcluded() >= t.gres {
@@ -474,12 +525,12 @@ func (t *countTally) judgeNumber(env *checks.Env) {
 	if t.slurms > 0 {
 		slurms = "Slurm's Gres (" + env.Slurm.Pos + ")"
 	}
-	if t.slurms != t.gres {
+	if t.slurms != t.gres && t.unread == 0 {
 		name, most := findMaxGPUs(env)
 		add("gpu.count.slurm", checks.Warn, "at most "+checks.Plural(most, "GPU"), fmt.Sprint(t.slurms),
 			fmt.Sprintf("%s has %d GPUs, but no %s has more than %d", slurms, t.slurms, name, most))
 	}
-	if t.gres > n {
+	if t.gres > n && t.unread == 0 {
 		want := checks.Plural(t.gres, "GPU")
 		add("gpu.count", checks.Fail, want, fmt.Sprint(n), fmt.Sprintf("want %s, got %d: %s has %d", want, n, slurms, t.gres)+checks.Before("; ", strings.Join(t.listExcluded(), ", "), ""))
 		return
@@ -488,15 +539,25 @@ func (t *countTally) judgeNumber(env *checks.Env) {
 	for _, o := range odd {
 		want := checks.Plural(o.want, "GPU")
 		text := fmt.Sprintf("want %s, got %d: no %s has %d", want, o.got, o.platform, o.got)
-		if t.enough() {
+		if t.enough() || t.unread > 0 && t.gres > 0 && n >= t.gres {
 			add("gpu.count.slurm", checks.Warn, want, fmt.Sprint(o.got), text+"; "+slurms+" has this number, too")
 		} else {
 			add("gpu.count", checks.Fail, want, fmt.Sprint(o.got), text)
 		}
 	}
-	if t.gres > 0 && t.alike() && n > t.gres && len(odd) == 0 {
+	if t.gres > 0 && t.alike() && n > t.gres && len(odd) == 0 && t.unread == 0 {
 		add("gpu.count.slurm", checks.Warn, checks.Plural(n, "GPU"), fmt.Sprint(t.gres), fmt.Sprintf("%s has only %d of %d GPUs: jobs cannot use the others", slurms, t.gres, n))
 	}
+}
+
+// anyVGPU reports whether NVML shows a vGPU.
+func (t *countTally) anyVGPU() bool {
+	for _, g := range t.nvml {
+		if g.VGPU.Value {
+			return true
+		}
+	}
+	return false
 }
 
 // findMaxGPUs returns the largest number of GPUs that nodes of this platform have; 0 if it is

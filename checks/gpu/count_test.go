@@ -183,6 +183,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		checktest.OnGPUs("NVIDIA by name", checktest.Of("8", "NVIDIA"), nil),
 		unreadable, garbage, cannotKeep,
 	)
+	list = append(list, countWithoutAnswers()...)
 	list = append(list, countInContainers()...)
 	list = append(list, countBesideDisplays()...)
 	return list
@@ -330,6 +331,83 @@ func withoutBus(s checktest.Scenario) checktest.Scenario {
 		}
 	}
 	return s
+}
+
+// countWithoutAnswers returns nodes whose NVML says nothing, of the node or of one GPU, while the kernel or NVML's own
+// number shows whether a GPU is missing.
+func countWithoutAnswers() []checktest.Scenario {
+	const name = gpuCountName
+	initErr := &nvml.Error{Call: "nvmlInit", Code: 27}
+	cannot := checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: name + ":  cannot ask NVML: " + initErr.Error()}
+	silent := func(s checktest.Scenario, want ...checks.Finding) checktest.Scenario {
+		s.NVML, s.NVMLErr, s.Broken, s.Want = nil, initErr, true, append(want, cannot)
+		return s
+	}
+	count := func(code, device, want, got, text string, remedy checks.Remedy) checks.Finding {
+		f := checks.Finding{Code: code, Severity: checks.Fail, Want: want, Got: got, Remedy: remedy, Message: name + ":  want " + want + ", got " + got + text}
+		if device != "" {
+			f.Device = checks.Device{Kind: "gpu", PCI: device}
+		}
+		return f
+	}
+	seventh, past := fakenvml.Address(7), `{"machine":"","pci":["`+strings.Join(addresses(8), `","`)+`"]}`
+	fewer := count("gpu.count", "", "8 GPUs", "7", ": the PCI bus shows no more", checks.NoRemedy)
+	before := count("gpu.count.gone", seventh, "8 GPUs", "7", ": "+seventh+" was on the PCI bus before and is missing now", checks.PowerCycle)
+	stays := count("gpu.count.gone", seventh, "8 GPUs", "7", ": "+seventh+" is in the driver, but no longer on the PCI bus", checks.PowerCycle)
+	renumbered := count("gpu.count.gone", "", "8 GPUs", "7", ": the node had that many before", checks.PowerCycle)
+	inDriver := having(7, "NVML is not ready, and one is in the driver but off the PCI bus", nil).
+		Holding("proc/driver/nvidia/gpus/"+seventh+"/information", "Device Minor: 7\n")
+	passed := having(7, "NVML is not ready, and one is passed to a virtual machine", checktest.Of("8")).
+		Holding("sys/bus/pci/devices/"+seventh+"/vendor", "0x10de\n").Holding("sys/bus/pci/devices/"+seventh+"/class", "0x030200\n").
+		Linked("sys/bus/pci/devices/"+seventh+"/driver", "../../../bus/pci/drivers/vfio-pci")
+
+	// One GPU of n is not ready.
+	reset := &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 27}
+	unready := func(n int, title string, words []string, err *nvml.Error, want int, more ...checks.Finding) checktest.Scenario {
+		f := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "")
+		f.Want, f.Got = checks.Plural(want, "GPU"), fmt.Sprint(n-1)
+		f.Message = fmt.Sprintf("%s:  want %s, got %s: %s is on the PCI bus, in the driver, but NVML reports %s", name, f.Want, f.Got, f.Device, err)
+		s := having(n, title, words, append([]checks.Finding{f}, more...)...)
+		s.NVML.GPUs[3].Err, s.Broken = err, true
+		return s
+	}
+	offBus := func(title string, code int) checktest.Scenario {
+		err := &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: code}
+		f := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.count.gone", Severity: checks.Fail, Remedy: checks.PowerCycle}, "")
+		f.Want, f.Got = "8 GPUs", "7"
+		f.Message = fmt.Sprintf("%s:  want 8 GPUs, got 7: %s is no longer on the PCI bus, in the driver, and NVML reports %s", name, f.Device, err)
+		s := checktest.OnGPUs(title, checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = err }), f)
+		for file := range s.Files {
+			if strings.HasPrefix(file, "sys/bus/pci/devices/"+fakenvml.Address(3)+"/") {
+				delete(s.Files, file)
+			}
+		}
+		return s
+	}
+	only8 := checktest.Hgx()
+	only8.GPUs = []int{8}
+	odd := count("gpu.count", "", "8 GPUs", "7", ": no "+only8.Name+" has 7", checks.NoRemedy)
+	shared := unready(7, "vGPUs of a platform, one not ready", nil, reset, 7).On(only8)
+	for i := range shared.NVML.GPUs {
+		shared.NVML.GPUs[i].VGPU = nvml.Known(i != 3)
+	}
+	noBus := withoutBus(having(7, "NVML is not ready, and the PCI bus cannot be seen", checktest.Of("8")))
+	list := []checktest.Scenario{
+		silent(having(7, "NVML is not ready, and one of eight is off the PCI bus", checktest.Of("8")), fewer),
+		silent(having(7, "NVML is not ready, and one is off the PCI bus since an earlier run", nil).Holding("past/gpu-count.json", past), before),
+		silent(having(7, "NVML is not ready, one is gone, the others are renumbered", nil).Holding("past/gpu-count.json", strings.ReplaceAll(past, "0000:1", "0000:9")), renumbered),
+		silent(inDriver, stays), silent(passed), silent(noBus),
+		silent(having(8, "NVML is not ready, and the buses are renumbered", nil).Holding("past/gpu-count.json", strings.ReplaceAll(past, "0000:1", "0000:9"))),
+		silent(byGres(having(7, "NVML is not ready, and Slurm's Gres has no more than the PCI bus", nil).Holding("past/gpu-count.json", past), 7)),
+		silent(byGres(having(7, "NVML is not ready, and Slurm's Gres may count MIG instances", nil), 8)),
+
+		unready(7, "one not ready, and another one missing", checktest.Of("8"), reset, 8, count("gpu.count", "", "8 GPUs", "6", "", checks.NoRemedy)),
+		unready(7, "one not ready, and another one missing of the platform", nil, reset, 7, odd).On(only8),
+		unready(8, "one not ready, on a platform", nil, reset, 8).On(only8), shared,
+		byGres(unready(4, "one not ready, and Slurm's Gres may count MIG instances", nil, reset, 7), 7),
+		offBus("one off the bus that is not ready", 27), offBus("one off the bus that is in use", 19), offBus("one off the bus without permission", 4),
+	}
+	return list
 }
 
 // notNow returns a node where one GPU of eight is not ready.
