@@ -100,7 +100,7 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 		return r.Known || r.Err != nil && compare && s.NVML.Taken.Sub(m.readAt(g.UUID.Value, name)) < failureDuration
 	}
 	silent := func(name string, r nvml.Reading[uint64], grown checks.Growth) bool {
-		return grown.Known && grown.N == 0 || r.Err != nil && !answers(name, r)
+		return grown.Known && grown.N == 0 || !answers(name, r)
 	}
 	still := slowed&nvml.ThrottleHardwareThermal != 0 && silent("hardware", g.Throttle.HardwareThermal, hardware) ||
 		slowed&nvml.ThrottlePowerBrake != 0 && silent("brake", g.Throttle.PowerBrake, brake)

@@ -39,6 +39,11 @@ func throttleScenarios(name string) []checktest.Scenario {
 		return throttle(func(t *nvml.Throttle) { t.HardwareThermal = ns(seconds * second) })
 	}
 	mask := func(m uint64) func(*nvml.Snapshot) { return throttle(func(t *nvml.Throttle) { t.Now = ns(m) }) }
+	without := func(m uint64, counter func(t *nvml.Throttle) *nvml.Reading[uint64]) func(*nvml.Snapshot) { // a counter that is not supported
+		return throttle(func(t *nvml.Throttle) { t.Now, *counter(t) = ns(m), nvml.Reading[uint64]{} })
+	}
+	brake := func(t *nvml.Throttle) *nvml.Reading[uint64] { return &t.PowerBrake }
+	heat := func(t *nvml.Throttle) *nvml.Reading[uint64] { return &t.HardwareThermal }
 	says := func(severity checks.Severity, code, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.throttle." + code, Severity: severity, Want: want, Got: got}, text)
 	}
@@ -80,6 +85,13 @@ func throttleScenarios(name string) []checktest.Scenario {
 			Holding(file, before300(`{"in_a_row":2}`)),
 		checktest.OnGPUs("heat in the fourth run, its counter does not move", nil, throttle(func(t *nvml.Throttle) { t.Now, t.HardwareThermal = nvml.Known(uint64(0x48)), ns(7*second) }),
 			says(checks.Fail, "hot", "", "", "throttled in 4 consecutive runs: hardware slowdown and hardware thermal slowdown")).Holding(file, before300(`{"in_a_row":3,"hardware":7000000000}`)),
+		checktest.OnGPUs("the power brake in the second run, only heat has a counter", nil, without(0x88, brake)).Holding(file, before300(`{"in_a_row":1}`)),
+		checktest.OnGPUs("the power brake in the third run, only heat has a counter", nil, without(0x88, brake),
+			says(checks.Fail, "brake", "", "", "throttled in 3 consecutive runs: hardware slowdown and power brake")).Holding(file, before300(`{"in_a_row":2}`)),
+		checktest.OnGPUs("heat in the third run, only the power brake has a counter", nil, without(0x48, heat),
+			says(checks.Fail, "hot", "", "", "throttled in 3 consecutive runs: hardware slowdown and hardware thermal slowdown")).Holding(file, before300(`{"in_a_row":2}`)),
+		checktest.OnGPUs("short heat in the third run, the power brake has no counter", nil, func(n *nvml.Snapshot) { without(0x48, brake)(n); n.GPUs[3].Throttle.HardwareThermal = ns(second) }).
+			Holding(file, before300(`{"in_a_row":2}`)),
 		checktest.OnGPUs("too much power, in the second run", nil, mask(0x8), just("hardware slowdown")).Holding(file, before300(`{"in_a_row":1}`)),
 		checktest.OnGPUs("too much power, in the third run", nil, mask(0x8), says(checks.Fail, "power", "", "", "throttled in 3 consecutive runs: hardware slowdown")).
 			Holding(file, before300(`{"in_a_row":2}`)),
