@@ -212,6 +212,18 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	if diff := cmp.Diff(any(rows), gpuAt(v100, 3, "Rows")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	zeros, _ := askFake(t, fakenvml.Scenario(fakenvml.V100, 4, "* nvmlDeviceGetRemappedRows error 3", "* field 142 = 0", "* field 143 = 0", "* field 144 = 0", "* field 145 = 0",
+		"3 nvmlDeviceGetRetiredPagesPendingStatus = 1", "2 field 144 = 1", "1 nvmlDeviceGetMigMode = 1 1", "0 nvmlDeviceGetMigMode error 999"))
+	none := map[string]any{"Corrected": 0., "Uncorrected": 0., "Pending": false, "Failed": false}
+	waits := map[string]any{"Corrected": 0., "Uncorrected": 0., "Pending": true, "Failed": false}
+	for gpu, want := range []any{none, none, waits, nil} {
+		if diff := cmp.Diff(want, gpuAt(zeros, gpu, "Rows", "Remapped")); diff != "" {
+			t.Errorf("fields of remapped rows of gpu%d (-want +got):\n%s", gpu, diff)
+		}
+	}
+	if got := gpuAt(zeros, 3, "Rows", "RetiredPending"); got != true {
+		t.Errorf("a page to retire beside fields of 0: %v", got)
+	}
 	if got := gpuAt(v100, 3, "ECC", "SRAM", "Uncorrected"); got != 7. {
 		t.Errorf("uncorrected SRAM errors of all places: %v, want 7", got)
 	}

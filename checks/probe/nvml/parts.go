@@ -117,10 +117,14 @@ func (q query) readRows() {
 	})
 	if !r.Remapped.Known && r.Remapped.Err == nil { // as with MIG devices
 		q.readMIGMode()
+		mig := q.g.Modes.MIG
 		v := q.fields(nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_UNC, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE)
-		r.Remapped.Value = RemappedRows{int(v[0].Value), int(v[1].Value), v[2].Value != 0, v[3].Value != 0}
-		for _, f := range v { // one of them can show a fault although another one fails
-			r.Remapped.Known, r.Remapped.Err = r.Remapped.Known || f.Known, cmp.Or(r.Remapped.Err, f.Err)
+		says := slices.ContainsFunc(v, func(f Reading[int64]) bool { return f.Value != 0 || f.Err != nil })
+		if says || mig.Value || mig.Err != nil { // else 0 can mean that the GPU has no row remapper
+			r.Remapped.Value = RemappedRows{int(v[0].Value), int(v[1].Value), v[2].Value != 0, v[3].Value != 0}
+			for _, f := range v { // one of them can show a fault although another one fails
+				r.Remapped.Known, r.Remapped.Err = r.Remapped.Known || f.Known, cmp.Or(r.Remapped.Err, f.Err)
+			}
 		}
 	}
 	r.Histogram = ask(q.s, "nvmlDeviceGetRowRemapperHistogram", q.who, func() (RowHistogram, nvml.Return) {
