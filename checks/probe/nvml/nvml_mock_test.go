@@ -41,7 +41,7 @@ func TestNVMLOfMockServers(t *testing.T) {
 				if !ok {
 					t.Fatalf("gpu%d is a %T", i, lib.Devices[i])
 				}
-				want := GPU{Index: i, PCI: "0000:00:00.0", Name: Known(d.Config.Name), UUID: Known(d.UUID), Minor: Known(i),
+				want := GPU{Index: i, Name: Known(d.Config.Name), UUID: Known(d.UUID), Minor: Known(i),
 					MemoryTotal: Known(d.MemoryInfo.Total), Modes: Modes{MIG: Known(false), MIGPending: Known(false)}}
 				if diff := cmp.Diff(want, g); diff != "" {
 					t.Errorf("gpu%d (-want +got):\n%s", i, diff)

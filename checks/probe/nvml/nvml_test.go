@@ -204,6 +204,21 @@ func TestNVMLCallsNameTheirGPU(t *testing.T) {
 	}
 }
 
+// An address whose numbers are 0 is that of the text, or unknown.
+func TestNVMLAddressAsText(t *testing.T) {
+	t.Parallel()
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 6, "1 nvmlDeviceGetPciInfo = text 00000000:C1:00.0", "2 nvmlDeviceGetPciInfo = text 00000001:00:1f.0",
+		"3 nvmlDeviceGetPciInfo = text ", "4 nvmlDeviceGetPciInfo = text x", "5 nvmlDeviceGetPciInfo = 0:0:0.0"))
+	for gpu, want := range []any{"0000:10:00.0", "0000:c1:00.0", "0001:00:1f.0", "", "", ""} {
+		if pci := gpuAt(got, gpu, "PCI"); pci != want || gpuAt(got, gpu, "Err") != nil {
+			t.Errorf("address of gpu%d: %v, want %v", gpu, pci, want)
+		}
+	}
+	if !slices.Contains(a.Announced, "nvmlDeviceGetName(1) of gpu1 0000:c1:00.0") {
+		t.Errorf("calls: %v", a.Announced)
+	}
+}
+
 func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	t.Parallel()
 	v100, _ := askFake(t, fakenvml.Scenario(fakenvml.V100, 4, "3 nvmlDeviceGetRetiredPages 0 = 9", "3 nvmlDeviceGetRetiredPages 1 = 2",

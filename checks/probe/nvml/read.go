@@ -342,8 +342,7 @@ func (s *nvmlSession) identify(i int) {
 		return
 	}
 	pci := ask(s, s.either("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"), who, d.GetPciInfo)
-	if pci.Known {
-		g.PCI = fmt.Sprintf("%04x:%02x:%02x.0", pci.Value.Domain, pci.Value.Bus, pci.Value.Device)
+	if g.PCI = addressOf(pci.Value); g.PCI != "" {
 		s.address[i] = g.PCI
 	}
 	g.Name = requireText("nvmlDeviceGetName"+who, text(ask(s, "nvmlDeviceGetName", who, d.GetName)))
@@ -361,6 +360,25 @@ func (s *nvmlSession) identify(i int) {
 		return m == nvml.GPU_VIRTUALIZATION_MODE_VGPU
 	})
 	s.add(d, g)
+}
+
+// addressOf returns an address by its numbers, or by the text if these are 0: there is no GPU at 0000:00:00.0. It
+// returns "" if the text has none, either.
+func addressOf(p nvml.PciInfo) string {
+	if p.Domain == 0 && p.Bus == 0 && p.Device == 0 {
+		var text []byte
+		for _, c := range p.BusId {
+			if c == 0 {
+				break
+			}
+			text = append(text, byte(c))
+		}
+		_, err := fmt.Sscanf(string(text), "%x:%x:%x.", &p.Domain, &p.Bus, &p.Device)
+		if err != nil || p.Domain == 0 && p.Bus == 0 && p.Device == 0 {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Device)
 }
 
 func (s *nvmlSession) add(d nvml.Device, g GPU) {

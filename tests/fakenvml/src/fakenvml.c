@@ -430,7 +430,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *out, unsigned int size)
 	return r;
 }
 
-/* The answer is the address and, as numbers, device and subsystem. */
+/* The answer is the address and, as numbers, device and subsystem; after "text" it is only a text. */
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci)
 {
 	const char *a;
@@ -442,6 +442,10 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci)
 	if (r != NVML_SUCCESS)
 		return r;
 	memset(pci, 0, sizeof *pci);
+	if (strncmp(a, "text ", 5) == 0) {
+		put(pci->busId, sizeof pci->busId, index_of(d), a + 5);
+		return r;
+	}
 	put(text, sizeof text - 1, index_of(d), a);
 	if (sscanf(text, "%x:%x:%x.%x%n", &pci->domain, &pci->bus, &pci->device, &fn, &used) < 4)
 		return NVML_ERROR_UNKNOWN;
