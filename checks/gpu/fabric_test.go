@@ -153,6 +153,10 @@ func fabricStates() []checktest.Scenario {
 		inBoot(checktest.OnGPUs("in progress, three times", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 consecutive runs"))).Holding(file, twice(nvlinkBoot)),
 		inBoot(checktest.OnGPUs("in progress, three times, with MIG", nil, withMIG(nvml.FabricInProgress), outside)).Holding(file, twice(nvlinkBoot)),
 		checktest.OnGPUs("one of eight is not in the fabric, with MIG", nil, withMIG(nvml.FabricNotSupported), outside),
+		checktest.OnGPUs("one of eight is not in the fabric, with MIG after the next reset", nil, func(s *nvml.Snapshot) {
+			state(nvml.FabricNotSupported)(s)
+			s.GPUs[3].Modes.MIGPending = nvml.Known(true)
+		}, says(checks.Fail, "state", "completed", "not supported", text+" differs from that of the others")),
 		inBoot(checktest.OnGPUs("not started, three times", nil, state(nvml.FabricNotStarted), says(checks.Fail, "state", "completed", "not started", text+", in 3 consecutive runs"))).Holding(file, twice(nvlinkBoot)),
 		inBoot(checktest.OnGPUs("in progress, three times, and another run ten seconds later", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 consecutive runs"))).Holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
 		inBoot(checktest.OnGPUs("in progress, twice before the boot", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))).Holding(file, twice("other")),

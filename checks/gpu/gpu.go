@@ -332,15 +332,11 @@ func (s *GPUs) allMiss(g *nvml.GPU, want int, of func(*nvml.GPU) nvml.Reading[in
 	return all > 1 && 2*equal > all
 }
 
-func withMIG(g *nvml.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }
+// withMIG reports whether MIG is on. A mode that waits for a reset changes nothing before it.
+func withMIG(g *nvml.GPU) bool { return g.Modes.MIG.Value }
 
 // unreadMIG returns the error of a GPU whose MIG mode could not be read: it may be on.
-func unreadMIG(g *nvml.GPU) error {
-	if withMIG(g) {
-		return nil
-	}
-	return cmp.Or(g.Modes.MIG.Err, g.Modes.MIGPending.Err)
-}
+func unreadMIG(g *nvml.GPU) error { return g.Modes.MIG.Err }
 
 // mayHaveMIG reports whether MIG is on, or may be.
 func mayHaveMIG(g *nvml.GPU) bool { return withMIG(g) || unreadMIG(g) != nil }
