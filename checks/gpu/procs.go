@@ -69,6 +69,7 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	s.total("processes", func(g *nvml.GPU) (uint64, bool) { return uint64(len(g.Processes.Value)), g.Processes.Known })
 	s.Each(func(s *GPUs, g *nvml.GPU) {
 		list, known := Value(s, g.Processes)
+		judged := s.Judged
 		c.judgeGhosts(s, g, ghosts)
 		for _, p := range list {
 			if u, err := probe.ProcessNow(env.Host, p.PID); err == nil && int64(u.UID) > system {
@@ -76,6 +77,7 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			}
 		}
 		c.judgeMemory(s, g, known && len(list) == 0)
+		s.Judged = judged // without the processes the memory says nothing
 	})
 	return s.Done()
 }

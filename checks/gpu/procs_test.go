@@ -80,6 +80,10 @@ var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenari
 		procs("a process of no job", nil, []int{102}, says(checks.Warn, alien)),
 		procs("both, and -f", checktest.Of("-f"), []int{101, 102}, says(checks.Fail, left), says(checks.Fail, alien)).OrTable(map[string]any{"fail": true}),
 		procs("one, and -f", checktest.Of("-f"), []int{101}, says(checks.Fail, left)),
+		checktest.OnGPUs("a driver whose list of processes is not read", nil, allGPUs(func(g *nvml.GPU) {
+			g.Processes, g.Memory = nvml.Reading[[]nvml.GPUProcess]{}, nvml.Known(nvml.GPUMemory{Total: 80 << 30, Used: 10 << 30})
+		}), checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: name + ":  not supported by these GPUs or their driver"}),
+		checktest.OnGPUs("a driver that does not report the memory in use", nil, allGPUs(func(g *nvml.GPU) { g.Memory = nvml.Reading[nvml.GPUMemory]{} })),
 		checktest.OnGPUs("a little memory", nil, memory(1024)),
 		checktest.OnGPUs("allowed memory", checktest.Of("-m", "5000"), memory(5000)).OrTable(map[string]any{"memory": int64(5000)}),
 		checktest.OnGPUs("memory", checktest.Of("-f", "-m", "15"), memory(16), used(checks.Fail, "at most 15 MiB", "16 MiB")),

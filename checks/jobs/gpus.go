@@ -80,6 +80,7 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		s.Findings, s.Judged = nil, false
 		s.Each(r.judge)
+		s.Judged = s.Judged || !r.found
 		left := time.Until(until)
 		if !r.held || left <= 0 {
 			return s.Done()
@@ -106,6 +107,7 @@ type gpuRun struct {
 	system  int64           // highest uid of system users
 	running map[string]bool // jobs
 	held    bool            // memory of the job is in use
+	found   bool            // NVML has a GPU of the job
 }
 
 func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
@@ -113,15 +115,18 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 		return j.PCI != "" && j.PCI == g.PCI || j.UUID != "" && j.UUID == g.UUID.Value
 	})
 	if !own {
-		s.Judged, s.Err = true, nil // a GPU of another job or of none
+		s.Err = nil // a GPU of another job or of none
 		return
 	}
+	r.found = true
+	judged := s.Judged
 	used, over := gpu.MemoryOver(s, g, r.Memory)
 	list, listed := gpu.Value(s, g.Processes)
 	if over && s.Err == nil {
 		s.Err = g.Modes.MIG.Err
 	}
 	mig := g.Modes.MIG.Value || g.Modes.MIG.Err != nil
+	s.Judged = judged || g.Memory.Known && listed || mig || r.job.Shared // some drivers report only one of the two
 	if !over || !listed || mig || r.job.Shared {
 		return
 	}

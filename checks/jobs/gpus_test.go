@@ -82,6 +82,14 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	maps.DeleteFunc(noProc.Files, func(f, _ string) bool { return strings.HasPrefix(f, "proc/") })
 	noProc.Files["proc"], noProc.Broken = "", true
 
+	unsupported := checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: name + ":  not supported by these GPUs or their driver"}
+	unlisted := jobGPUScenario("a driver whose list of processes is not read", nil, 9000, nil, unsupported)
+	unmeasured := jobGPUScenario("a driver that does not report the memory in use", nil, 9000, nil, unsupported)
+	for i := range 8 {
+		unlisted.NVML.GPUs[i].Processes, unmeasured.NVML.GPUs[i].Memory = nvml.Reading[[]nvml.GPUProcess]{}, nvml.Reading[nvml.GPUMemory]{}
+	}
+	unlistedOne := jobGPUScenario("the job's one GPU, and a driver whose list of processes is not read", nil, 9000, nil, unsupported)
+	unlistedOne.NVML.GPUs[3].Processes, unlistedOne.Job.GPUs = nvml.Reading[[]nvml.GPUProcess]{}, []int{3}
 	common := append(checktest.GPUCommon(name), checktest.GPUDumb(name), noProc)
 	for i := range common {
 		common[i] = ended(common[i])
@@ -100,7 +108,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 		numa("the kernel's memory, as on GH200", 8500),
 		numa("more than the kernel's memory", 7000, used(checks.Warn, "at most 1024 MiB", "2000 MiB", "without a process", checks.ResetGPU)),
 		jobGPUScenario("memory of a platform with GPU memory as a NUMA node", nil, 9000, nil).On(gh200),
-		mig, maybe, shared, another, own, nobodyKnows, odd, badUID,
+		unlisted, unmeasured, unlistedOne, mig, maybe, shared, another, own, nobodyKnows, odd, badUID,
 	)
 })
 
