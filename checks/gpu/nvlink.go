@@ -27,7 +27,8 @@ import (
 // Far ends: it warns of links that are closed to traffic, and of links with an unknown far end if
 // the other links are connected to a switch or a GPU. If all GPUs are on NVSwitches each must have
 // read and write access to every other one: a pair without access fails. If no pair has access it
-// only warns, since check_gpu_fabric finds the cause.
+// only warns, since check_gpu_fabric finds the cause. Pairs of different partitions (cluster or
+// clique of the fabric) with at least two GPUs each are not judged.
 //
 // Errors: it judges the errors of each link since the last run of this boot, by the limits in
 // checks/gpu/nvlinkerrors.toml. At more than 100 CRC errors per second it fails, for other errors
@@ -107,7 +108,7 @@ type linkPlaces struct {
 	Far []string `json:"far,omitempty"` // PCI address of the far end
 }
 
-const groupLinks = nvml.GroupModes | nvml.GroupNVLinks | nvml.GroupNVLinkSpeed | nvml.GroupNVLinkFar | nvml.GroupNVLinkCounts | nvml.GroupP2P
+const groupLinks = nvml.GroupModes | nvml.GroupNVLinks | nvml.GroupNVLinkSpeed | nvml.GroupNVLinkFar | nvml.GroupNVLinkCounts | nvml.GroupP2P | nvml.GroupFabric
 
 func (c *gpuNVLink) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	s, findings := AskNVML(env, c.name, groupLinks)
@@ -486,19 +487,25 @@ func (r *linkRun) judgeEnds(g *nvml.GPU, up []bool) {
 	}
 }
 
-// judgePeers judges all pairs of GPUs that are connected through NVSwitches. For a bad pair it
-// names the GPU with more bad pairs, or both.
+// judgePeers judges all pairs of GPUs that are connected through NVSwitches, and not in different
+// partitions. For a bad pair it names the GPU with more bad pairs, or both.
 func (r *linkRun) judgePeers() {
 	names, bad, good := r.findSwitched(), map[string]map[string]string{}, 0
-	for a := range names {
+	members := map[string]int{}
+	for a, g := range names {
 		bad[a] = map[string]string{}
+		members[partitionOf(g)]++
+	}
+	divided := func(g, o *nvml.GPU) bool { // a GPU that is alone may be in the wrong one
+		p, q := partitionOf(g), partitionOf(o)
+		return p != q && p != "" && q != "" && members[p] > 1 && members[q] > 1
 	}
 	for a, g := range names {
 		for b, o := range names {
 			there, known := g.NVLink.PeerP2P.Value[b]
 			back := o.NVLink.PeerP2P.Value[a]
 			switch {
-			case a == b:
+			case a == b, divided(g, o):
 			case known && there != nvml.P2POK:
 				bad[a][b] = there
 			case back != "" && back != nvml.P2POK:
@@ -535,6 +542,15 @@ func (r *linkRun) judgePeers() {
 		}
 		r.Report(g, f, "NVLink traffic with %s", who)
 	}
+}
+
+// partitionOf returns the cluster and clique of a GPU that has joined the fabric, "" for others.
+func partitionOf(g *nvml.GPU) string {
+	f := g.Fabric.Value
+	if !g.Fabric.Known || f.State != nvml.FabricCompleted || f.Status != 0 {
+		return ""
+	}
+	return fmt.Sprint(f.Cluster, " ", f.Clique)
 }
 
 // findSwitched returns, by name, the GPUs with links to NVSwitches. With confidential computing
