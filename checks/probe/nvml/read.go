@@ -432,7 +432,7 @@ func (q query) scopedFields(ids []scoped) []Reading[int64] {
 			out[i].Err = all.Err
 		case ret == nvml.SUCCESS:
 			if out[i] = decodeField(call, ids[i].id, v); out[i].Known {
-				if err := fieldBounds[ids[i].id].check(call, uint64(out[i].Value)); err != nil {
+				if err := fieldBounds()[ids[i].id].check(call, uint64(out[i].Value)); err != nil {
 					out[i] = Failed[int64](err)
 				}
 			}
@@ -563,7 +563,7 @@ var bounds = map[string]bound{
 
 // fieldBounds are the bounds of the numbered values. NVLink 5 has 50,000 MB/s per link, which some
 // drivers report as 53,125.
-var fieldBounds = func() map[uint32]bound {
+var fieldBounds = sync.OnceValue(func() map[uint32]bound {
 	all := map[uint32]bound{}
 	add := func(b bound, ids ...uint32) {
 		for _, id := range ids {
@@ -585,7 +585,7 @@ var fieldBounds = func() map[uint32]bound {
 		}
 	}
 	return all
-}()
+})
 
 // check returns an error if one of the values of a call exceeds the bound, or is all ones.
 func (b bound) check(call string, values ...uint64) error {
