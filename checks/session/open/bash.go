@@ -295,7 +295,10 @@ func (b *Bash) Variables(vars []run.ShellVar) {
 		}
 	}
 	for name := range set.Vars {
-		if !seen[name] && !(b.dressed && slices.Contains(conf.Chosen, name)) { // a script's own MODE can be unset, or an array
+		if b.dressed && slices.Contains(conf.Chosen, name) { // a script's own MODE can be unset, or an array
+			continue
+		}
+		if !seen[name] {
 			delete(set.Vars, name)
 		}
 	}
