@@ -353,8 +353,11 @@ func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
 	return checks.Device{Kind: "hca", PCI: e.PCI}, false
 }
 
-// local reports whether a disk belongs to this node: others are reached over a network.
-func local(d *disk.NVMe) bool { return d.Transport == "" || d.Transport == "pcie" }
+// local reports whether a disk belongs to this node: others are reached over a network, or are volumes of a cloud
+// behind an emulated controller.
+func local(d *disk.NVMe) bool {
+	return (d.Transport == "" || d.Transport == "pcie") && !disk.IsNetwork(d.Model)
+}
 
 // listFunctions returns the addresses of an adapter: its own, and that of another function of its
 // card, as for the ports of a bond.

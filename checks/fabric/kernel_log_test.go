@@ -80,6 +80,7 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 		given   = "nvme nvme3: Disabling device after reset failure: -19"
 		reset3  = "nvme nvme3: Device not ready; aborting reset, CSTS=0x1"
 	)
+	down3 := []string{"9000 " + reset3, "5000 " + reset3, "100 " + reset3}
 	on := func(name string, lines []string, change func(*fakesys.Node), want ...checks.Finding) checktest.Scenario {
 		all := []func(*fakesys.Node){kmsgLines(lines...)}
 		if change != nil {
@@ -204,6 +205,14 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			saidOfDisk(checks.Fail, "nvme.log.dead", checks.PowerCycle, given, "the driver has given up the disk", cycle)),
 		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", checks.NoRemedy, given, "the driver has given up the disk, the disk works again", "watch it")),
 		on("a disk across the network is reset", []string{"100 " + reset3}, func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
+		on("a volume of a cloud is reset three times, and detached", append(slices.Clone(down3), "50 "+given), func(n *fakesys.Node) {
+			n.Set("nvme3", "model", "Amazon Elastic Block Store              ").Set("nvme3", "state", "dead")
+		}),
+		on("a disk is reset three times", down3, nil, func() checks.Finding {
+			f := saidOfDisk(checks.Fail, "nvme.log.down", checks.ReseatOrRMA, reset3, "the disk has stopped answering and was reset, 3 times within 24 hours", replace)
+			f.Got, f.Message = strings.Replace(f.Got, "1 lines", "3 lines", 1), strings.Replace(f.Message, checks.Clock(fabricNow-100), checks.Clock(fabricNow-9000), 1)
+			return f
+		}()),
 		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", checks.ReseatOrRMA, reset3, "the disk has stopped answering and was reset", "watch it")),
 		on("a task hangs", []string{"100 INFO: task NHC: drain me:4711 blocked for more than 122 seconds."}, nil,
 			saidByKernel("kernel.hung", "INFO: task NHC: drain me:4711 blocked for more than 122 seconds.", "a task hangs in the kernel")),
