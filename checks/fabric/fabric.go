@@ -200,7 +200,7 @@ func (f *Fabric) skipSpares() {
 	}
 	for i := range f.Ports {
 		p := &f.Ports[i]
-		if p.Left != "" || p.State != checks.IBDown || !front[card(p.PCI)] {
+		if p.Left != "" || p.State != checks.IBDown && (isPortState(p.State) || isGarbled(p.IBPort)) || !front[card(p.PCI)] {
 			continue
 		}
 		used, other := false, p.Layer != layerIB

@@ -21,18 +21,22 @@ func (f *Fabric) Settle(findings []checks.Finding, codes ...string) []checks.Fin
 }
 
 // isStarting reports whether a port that is not up can still come up, since the node has just
-// booted. Ethernet ports are disabled until their interface is configured.
+// booted. Ethernet ports are disabled until their interface is configured. A state that cannot be read may be one
+// of the start.
 func (f *Fabric) isStarting(p *Port) bool {
 	if _, settling := f.SinceBoot(); !settling {
 		return false
 	}
+	waits, down := p.State == checks.IBInit || p.State == checks.IBArmed, p.State == checks.IBDown || p.State == ""
 	switch p.Phys {
 	case checks.IBLinkUp:
-		return p.State == checks.IBInit || p.State == checks.IBArmed
+		return waits
 	case checks.IBPolling, checks.IBTraining:
-		return p.State == checks.IBDown
+		return down
 	case checks.IBDisabled:
-		return p.State == checks.IBDown && p.Layer == LayerEth
+		return down && p.Layer == LayerEth
+	case "":
+		return waits || p.State == checks.IBDown
 	}
 	return false
 }

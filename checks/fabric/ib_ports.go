@@ -193,7 +193,7 @@ func (r *portsRun) judge(p *Port, is fate) {
 		r.rate(p)
 		r.judgeMembers(p)
 	case is.severity != checks.OK && !r.env.BeforeJob() && r.isStarting(p):
-		r.starting = append(r.starting, fmt.Sprintf("%s (%s %s)", p.Name(), p.State, p.Phys))
+		r.starting = append(r.starting, fmt.Sprintf("%s (%s)", p.Name(), statesOf(p)))
 	default:
 		if up, _ := r.SinceBoot(); r.isStarting(p) {
 			is.why = strings.TrimPrefix(is.why+fmt.Sprintf("; the node booted %.0f s ago", up.Seconds()), "; ")
@@ -217,20 +217,23 @@ var portPhases = map[string]string{
 	checks.IBLinkUp:     "the link is up, but the port is not ACTIVE",
 }
 
+// statesOf returns the states of a port as far as they are known: DOWN Polling.
+func statesOf(p *Port) string { return strings.TrimSpace(p.State + " " + p.Phys) }
+
 // reportDown reports a port that is not up.
 func (r *portsRun) reportDown(p *Port, is fate) {
 	if is.severity == checks.OK {
 		return
 	}
-	f := checks.Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: checks.PortRemedy(rdma.IBPort{State: p.State, Phys: p.Phys}), Want: checks.IBActive + " " + checks.IBLinkUp, Got: p.State + " " + p.Phys}
+	f := checks.Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: checks.PortRemedy(rdma.IBPort{State: p.State, Phys: p.Phys}), Want: checks.IBActive + " " + checks.IBLinkUp, Got: statesOf(p)}
 	text, known := portPhases[p.Phys]
 	switch {
 	case p.Phys == checks.IBPolling, p.Phys == checks.IBDisabled && p.Layer == LayerEth && !r.switchedOff(p):
 		f.Code, text = "ib.ports.polling", "link down"
 	case p.Phys == checks.IBDisabled:
 		f.Code, f.Remedy, text = "ib.ports.disabled", checks.FixConfig, "the port is disabled"
-	case p.Phys == checks.IBLinkUp && (p.State == checks.IBInit || p.State == checks.IBArmed):
-		f.Code, text = "ib.ports.init", "no subnet manager has configured the port"
+	case (p.Phys == checks.IBLinkUp || p.Phys == "") && (p.State == checks.IBInit || p.State == checks.IBArmed):
+		f.Code, f.Remedy, text = "ib.ports.init", checks.CheckFabric, "no subnet manager has configured the port"
 	case !known:
 		text = "the link is down"
 	}
@@ -245,18 +248,23 @@ func (r *portsRun) switchedOff(p *Port) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return network.ReadNetIf(r.env.Host, name).On })
 }
 
-// isGarbled reports whether the states of a port are unknown, and the link state alone does not
-// show that the port is down. "<unknown>" is the kernel's own text.
+// isGarbled reports whether the states of a port are unknown, and neither alone shows that the port is down.
+// "<unknown>" is the kernel's own text.
 func isGarbled(p *rdma.IBPort) bool {
-	if p.State == "" || p.Phys == "" {
-		return true
-	}
 	_, known := portPhases[p.Phys]
 	known = known || p.Phys == checks.IBPolling || p.Phys == checks.IBDisabled
-	if !slices.Contains([]string{checks.IBDown, checks.IBInit, checks.IBArmed, checks.IBActive, "ACTIVE_DEFER", "NOP"}, p.State) {
+	switch {
+	case !isPortState(p.State):
 		return !known || p.Phys == checks.IBLinkUp
+	case p.Phys == "":
+		return !slices.Contains([]string{checks.IBDown, checks.IBInit, checks.IBArmed}, p.State)
 	}
 	return !known && p.State == checks.IBActive && p.Phys != "<unknown>"
+}
+
+// isPortState reports whether a word is the kernel's name of a port's state.
+func isPortState(word string) bool {
+	return slices.Contains([]string{checks.IBDown, checks.IBInit, checks.IBArmed, checks.IBActive, "ACTIVE_DEFER", "NOP"}, word)
 }
 
 // judgeLIDs judges the addresses of an InfiniBand port. A virtual function need not have a LID of its

@@ -112,6 +112,7 @@ func frontEnds() []checktest.Scenario {
 	alone.Down("mlx5_f1_1").DefaultRoute("ens1")
 	return []checktest.Scenario{
 		checktest.OnNode(node(none), "the second port of the front end is not cabled", nil),
+		checktest.Odd(checktest.OnNode(node(func(n *fakesys.Node) { n.Set("mlx5_f1_1", "ports/1/state/", "") }), "its state cannot be read", nil)),
 		checktest.OnNode(node(none), "it is not counted", checktest.Of("-n", "9"), checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "ports"}, Want: "at least 9", Got: "8",
 			Message: name + ":  8 ports (rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1), want at least 9"}),
 		checktest.OnNode(node(none), "it is named", checktest.Of("mlx5_f1_1"), spare(checks.Fail, "")),

@@ -186,6 +186,23 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		checktest.OnFabric("an invalid layer", checktest.Of("-l", "token-ring"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "ib or eth", Got: "token-ring", Message: name + `:  layer "token-ring", want ib or eth`}),
 
 		broken(checktest.OnFabric("unreadable state", nil, set("ports/1/state/", ""), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: is a directory"))),
+		broken(checktest.OnFabric("unreadable state of a port without a link", nil, func(n *fakesys.Node) { n.Down("mlx5_3").Set("mlx5_3", "ports/1/state/", "") },
+			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: is a directory"), down("polling", checks.CheckCable, "Polling", "link down"))),
+		broken(checktest.OnFabric("unreadable state of a disabled port", nil, func(n *fakesys.Node) {
+			n.Set("mlx5_3", "ports/1/state/", "").Set("mlx5_3", "ports/1/phys_state", "3: Disabled")
+		}, ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: is a directory"), down("disabled", checks.FixConfig, "Disabled", "the port is disabled"))),
+		broken(checktest.OnFabric("down, and the state of the link cannot be read", nil, func(n *fakesys.Node) { n.Down("mlx5_3").Set("mlx5_3", "ports/1/phys_state/", "") },
+			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"phys_state: is a directory"), down("down", checks.CheckCable, "DOWN", "the link is down"))),
+		broken(checktest.OnFabric("no subnet manager, and the state of the link is missing", nil, func(n *fakesys.Node) {
+			n.Set("mlx5_3", "ports/1/state", "2: INIT").Set("mlx5_3", "ports/1/phys_state", "-")
+		}, ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"phys_state: no such file or directory"), down("init", checks.CheckFabric, "INIT", "no subnet manager has configured the port"))),
+		checktest.OnFabric("down, and the state of the link is empty", nil, state("1: DOWN", ""), down("down", checks.CheckCable, "DOWN", "the link is down")),
+		broken(checktest.OnFabric("active, and the state of the link cannot be read", nil, set("ports/1/phys_state/", ""), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"phys_state: is a directory"))),
+		broken(booting(checktest.OnFabric("states that cannot be read, a minute after a boot", nil, func(n *fakesys.Node) {
+			n.Down("mlx5_3").Set("mlx5_3", "ports/1/phys_state/", "").Down("mlx5_4").Set("mlx5_4", "ports/1/state/", "")
+		}, ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"phys_state: is a directory"), ibUnknown(name, "port", "mlx5_4", 4, "read /sys/class/infiniband/mlx5_4/ports/1/state: is a directory"),
+			checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
+				Message: name + ":  2 ports not up yet 60 s after the boot, judged after 300 s: mlx5_3:1 (DOWN), mlx5_4:1 (Polling)"}), 60)),
 		broken(checktest.OnFabric("unreadable LID of a port that is down", nil, func(n *fakesys.Node) { n.Down("mlx5_3").Set("mlx5_3", "ports/1/lid/", "") },
 			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"lid: is a directory"), down("polling", checks.CheckCable, "DOWN Polling", "link down"))),
 		broken(checktest.OnFabric("garbage for a state", nil, state("\xff\x00", "\x01"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "" or phys_state ""`))),

@@ -563,7 +563,8 @@ func (j *messageJudge) link(c *messageCase) (down, up bool) {
 	for _, p := range a.ports {
 		if p.Left == "" && !checks.PortActive(p.IBPort) {
 			up = false
-			down = down || p.State != "" && p.Phys != checks.IBLinkUp && !j.fabric.isStarting(p)
+			unlinked := p.Phys != checks.IBLinkUp && (p.Phys != "" || p.State == checks.IBDown)
+			down = down || unlinked && !isGarbled(p.IBPort) && !j.fabric.isStarting(p)
 		}
 	}
 	return down, up

@@ -200,6 +200,8 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it")),
 		on("a shorted cable, and the link trains after a boot", []string{"100 " + checktest.Shorted23}, func(n *fakesys.Node) { n.Down("mlx5_3").Files["proc/uptime"] = "60.00 1.00\n" },
 			said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it")),
+		checktest.Odd(on("a shorted cable, and the state of the link cannot be read", []string{"100 " + checktest.Shorted23}, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/phys_state/", "") },
+			said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it"))),
 		on("a shorted cable, and another was plugged in", []string{"100 " + checktest.Shorted23, "90 " + checktest.On23 + "Port module event: module 0, Cable plugged"}, nil),
 		on("a disk is given up", []string{"100 " + given}, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") },
 			saidOfDisk(checks.Fail, "nvme.log.dead", checks.PowerCycle, given, "the driver has given up the disk", cycle)),
