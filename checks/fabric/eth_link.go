@@ -145,16 +145,16 @@ func speedText(mbps int) string {
 	return fmt.Sprintf(" %g Gb/s", float64(mbps)/1000)
 }
 
-// linkFault describes a link that is not up, "" if it is up. Drivers without a state leave it
-// unknown, which counts as up, as the kernel documents.
+// linkFault describes a link that is not up, "" if it is up, or if its state cannot be read and nothing else shows
+// that it is down. Drivers without a state leave it unknown, which counts as up, as the kernel documents.
 func linkFault(n *network.NetIf) string {
 	switch {
-	case n.OperState == "": // unreadable
-		return ""
 	case !n.On:
 		return "off"
 	case n.Carrier == 0:
 		return "no carrier"
+	case n.OperState == "": // unreadable
+		return ""
 	case n.OperState != "up" && n.OperState != "unknown":
 		return n.OperState
 	case n.Slave != nil && n.Slave.MII != "" && n.Slave.MII != "up":
@@ -167,7 +167,7 @@ func (r *ethRun) judge(t *ethTarget) {
 	d := netDevice(t.NetIf)
 	if t.Err != nil {
 		r.say(d, checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "cannot be read: %v", t.Err)
-		if errors.Is(t.Err, fs.ErrNotExist) {
+		if errors.Is(t.Err, fs.ErrNotExist) && linkFault(t.NetIf) == "" {
 			return
 		}
 	}

@@ -93,6 +93,13 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 		checktest.OnRoCE("a slow member", checktest.Of("bond0"), bond(lacp, set("speed", "100000")), of13(checks.Warn, "differ", checks.CheckCable, "400000 Mb/s", "100000 Mb/s", "slower than other cards of its model")),
 
 		checktest.Odd(checktest.OnRoCE("unreadable", all, func(n *fakesys.Node) { n.Set("eth13", "operstate/", "") }, of13(checks.Unknown, "error", "", "", "", "cannot be read: read /sys/class/net/eth13/operstate: is a directory"))),
+		checktest.Odd(checktest.OnRoCE("no carrier, and the state cannot be read", all, func(n *fakesys.Node) { dead(n); n.Set("eth13", "operstate/", "") },
+			of13(checks.Unknown, "error", "", "", "", "cannot be read: read /sys/class/net/eth13/operstate: is a directory"),
+			of13(checks.Fail, "down", checks.CheckCable, "up", "no carrier", "link"))),
+		checktest.Odd(checktest.OnRoCE("disabled on the node, and the state cannot be read", all, func(n *fakesys.Node) {
+			n.Set("eth13", "flags", "0x1002").Set("eth13", "carrier", "-").Set("eth13", "operstate/", "")
+		}, of13(checks.Unknown, "error", "", "", "", "cannot be read: read /sys/class/net/eth13/operstate: is a directory"),
+			of13(checks.Fail, "down", checks.CheckCable, "up", "off", "link"))),
 		checktest.Odd(checktest.OnRoCE("garbage", all, set("mtu", "\xff\xfe"), of13(checks.Unknown, "error", "", "", "", "cannot be read: parse /sys/class/net/eth13/mtu: invalid argument"))),
 		checktest.Odd(checktest.OnRoCE("garbage in flags", all, set("flags", "up"), of13(checks.Unknown, "error", "", "", "", "cannot be read: parse /sys/class/net/eth13/flags: invalid argument"))),
 		checktest.Odd(checktest.OnRoCE("removed while it was read", all, set("operstate", "-"), of13(checks.Unknown, "error", "", "", "", "cannot be read: read /sys/class/net/eth13/operstate: file does not exist"))),

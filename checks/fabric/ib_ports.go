@@ -372,9 +372,11 @@ func (r *portsRun) judgeMembers(p *Port) {
 	for i := range l.members {
 		m := &l.members[i]
 		state := linkFault(m)
-		switch {
-		case m.OperState == "":
+		if m.OperState == "" {
 			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("member %s of %s: %w", m.Name, l.bond.Name, m.Err)))
+		}
+		switch {
+		case m.OperState == "" && state == "":
 			continue
 		case state == "off" && l.bond.Bond.Mode == "active-backup" && !r.c.Members:
 			continue
