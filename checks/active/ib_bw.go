@@ -172,7 +172,7 @@ func (c *ibBW) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, "")
-	up, findings := fabric.AskUp(f, ports, findings)
+	up, findings := fabric.AskUp(f, ports, len(c.Devices) > 0, findings)
 	if len(up) == 0 {
 		return findings
 	}

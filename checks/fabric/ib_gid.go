@@ -74,7 +74,7 @@ func (c *ibGID) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, "")
-	ports, findings = AskUp(f, ports, findings)
+	ports, findings = AskUp(f, ports, len(c.Devices) > 0, findings)
 	r := &gidRun{Fabric: f, c: c, kind: kind, findings: findings, mtus: map[*Port]int{}}
 	var ether, ib []*Port
 	for _, p := range ports {

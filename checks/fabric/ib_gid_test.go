@@ -54,6 +54,8 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 		Device: checks.Device{Kind: "port", Name: "mlx5_8:1", PCI: "0000:c0:00.0", UUID: "b83f:d203:00c5:1ac0"}}
 	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no usable GID" + checktest.WantGot(storage)
 	return []checktest.Scenario{
+		checktest.OnNode(uncabled(), "a card that was never cabled", nil, checks.Finding{Code: "ib.inactive", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
+		checktest.OnNode(uncabled(), "a card that was never cabled, and is named", checktest.Of("mlx5_f4_0"), checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		checktest.OnRoCE("healthy RoCE", nil, nil), checktest.OnFabric("healthy", nil, nil),
 		checktest.OnRoCE("as wanted", checktest.Of("-t", "v2", "-i", "3", "-m", "9000"), nil).OrTable(map[string]any{"type": "v2", "index": int64(3), "mtu": int64(9000)}),
 		checktest.OnRoCE("the other type", checktest.Of("-t", "v1", "-i", "2"), nil),

@@ -66,7 +66,7 @@ func (c *ibPKey) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, layerIB)
-	ports, findings = AskUp(f, ports, findings)
+	ports, findings = AskUp(f, ports, len(c.Devices) > 0, findings)
 	for _, p := range ports {
 		findings = append(findings, c.judge(f, p, wants)...)
 	}
@@ -89,15 +89,16 @@ func (c *ibPKey) keys() (wants []rdma.PKey, bad *checks.Finding) {
 	return wants, nil
 }
 
-// AskUp returns the active ports, with a finding if none is active or none is left.
-func AskUp(f *Fabric, ports []*Port, findings []checks.Finding) ([]*Port, []checks.Finding) {
+// AskUp returns the active ports, with a finding if none is active or none is left. named: the line names the ports.
+func AskUp(f *Fabric, ports []*Port, named bool, findings []checks.Finding) ([]*Port, []checks.Finding) {
 	list := slices.DeleteFunc(slices.Clone(ports), func(p *Port) bool { return p.State != checks.IBActive })
 	switch {
 	case len(ports)+len(findings) == 0: // the named ports are of another layer
 		findings = []checks.Finding{checks.Finding{Code: "ib.left", Severity: checks.Skip}.Describe(f.Check, "no named port has the right link layer")}
 	case len(list) == 0 && len(ports) > 0:
 		severity := checks.Unknown
-		if !slices.ContainsFunc(ports, func(p *Port) bool { return !f.isStarting(p) }) {
+		past := portsRun{Fabric: f, past: f.recallPorts()}
+		if !slices.ContainsFunc(ports, func(p *Port) bool { return !f.isStarting(p) }) || !named && past.areUncabled(ports) {
 			severity = checks.Skip
 		}
 		findings = append(findings, checks.Finding{Code: "ib.inactive", Severity: severity, Device: checks.Device{Kind: "ports"}}.Describe(f.Check, "no port is %s", checks.IBActive))

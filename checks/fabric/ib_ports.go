@@ -402,7 +402,7 @@ type portCard struct {
 }
 
 // judgeFates returns the verdict on each port that is not up. Each named port must be up, and so
-// must the only port of a card.
+// must the only port of a card, unless the node has only a front end.
 func judgeFates(r *portsRun) map[*Port]fate {
 	fates := map[*Port]fate{}
 	for _, p := range r.ports {
@@ -419,6 +419,13 @@ func judgeFates(r *portsRun) map[*Port]fate {
 	for p := range fates {
 		if p.Left == spareLeft {
 			fates[p] = fate{severity: checks.OK}
+		}
+	}
+	if r.c.Count == 0 && r.areUncabled(r.ports) {
+		for p, is := range fates {
+			if is.severity == checks.Fail {
+				fates[p] = fate{checks.Warn, "never seen up"}
+			}
 		}
 	}
 	for p, is := range fates {

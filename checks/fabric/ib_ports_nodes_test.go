@@ -110,7 +110,26 @@ func frontEnds() []checktest.Scenario {
 		alone.AddHCA(frontEndPort(0xf1, i))
 	}
 	alone.Down("mlx5_f1_1").DefaultRoute("ens1")
+	second := func(i int, severity checks.Severity, got, why string) checks.Finding {
+		d := checks.Device{Kind: "port", Name: fmt.Sprintf("mlx5_f4_%d:1", i), PCI: fmt.Sprintf("0000:f4:00.%d", i), UUID: fmt.Sprintf("b83f:d203:00c5:1af%d", 4+i)}
+		return checktest.About(name, d, checks.Finding{Code: "ib.ports.polling", Severity: severity, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: got}, "link down"+checks.Before("; ", why, ""))
+	}
+	both := func(severity checks.Severity, why string) []checks.Finding {
+		return []checks.Finding{second(0, severity, "DOWN Disabled", why), second(1, severity, "DOWN Polling", why)}
+	}
+	wasUp := uncabled()
+	wasUp.Set("ens4", "carrier_up_count", "1")
+	twoWasUp := func(boot, more string) string {
+		return fmt.Sprintf(`{"version":1,"boot":%q,"devices":{"mlx5_f4_0 0000:f4:00.0 b83f:d203:00c5:1af4 Ethernet":{"seen":1767322745%s}}}`, boot, more)
+	}
 	return []checktest.Scenario{
+		checktest.OnNode(uncabled(), "a second card that was never cabled", nil, both(checks.Warn, "never seen up")...),
+		checktest.OnNode(uncabled(), "a second card that was never cabled, a number is wanted", checktest.Of("-n", "2"), both(checks.Fail, "")...),
+		checktest.OnNode(uncabled(), "a second card that was never cabled, and is named", checktest.Of("mlx5_f4_*"), both(checks.Fail, "")...),
+		checktest.OnNode(uncabled(), "a second card that was never cabled, the platform has ports", nil, both(checks.Fail, "")...).On(h100Network()),
+		checktest.OnNode(uncabled(), "a second card was up earlier in this boot", nil, both(checks.Fail, "")...).Holding(ibPastFile, twoWasUp(fabricBoot, `,"series":{"1":[[1767322745,100]]}`)),
+		checktest.OnNode(uncabled(), "a second card was up before the boot", nil, both(checks.Fail, "")...).Holding(ibPastFile, twoWasUp("x", `,"marks":{"up 1":[1767322745]}`)),
+		checktest.OnNode(wasUp, "a second card has had a carrier", nil, both(checks.Fail, "")...),
 		checktest.OnNode(node(none), "the second port of the front end is not cabled", nil),
 		checktest.Odd(checktest.OnNode(node(func(n *fakesys.Node) { n.Set("mlx5_f1_1", "ports/1/state/", "") }), "its state cannot be read", nil)),
 		checktest.OnNode(node(none), "it is not counted", checktest.Of("-n", "9"), checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "ports"}, Want: "at least 9", Got: "8",
@@ -126,6 +145,18 @@ func frontEnds() []checktest.Scenario {
 			n.DefaultRoute("ens4")
 		}), "the port in its place on another card of the front end is in use", nil, spare(checks.Fail, "")),
 	}
+}
+
+// uncabled returns a node with a front end and a second card without a cable.
+func uncabled() *fakesys.Node {
+	n := fakesys.EthernetOnly()
+	n.Files["proc/net/route"] = fakesys.New().Files["proc/net/route"]
+	for i := range 2 {
+		n.AddHCA(frontEndPort(0xf1, i))
+		n.AddHCA(frontEndPort(0xf4, i))
+	}
+	n.Down("mlx5_f1_1").Down("mlx5_f4_0").Down("mlx5_f4_1").Set("mlx5_f4_1", "ports/1/phys_state", "2: Polling").DefaultRoute("ens1")
+	return n
 }
 
 // frontEndPort returns one of two ports of a card at 100 Gb/s.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
@@ -45,6 +46,27 @@ func (r *portsRun) findFastest(p *Port) (rate uint64) {
 // wasUp reports whether a port was up earlier in this boot, or before.
 func (r *portsRun) wasUp(p *Port) (now, before bool) {
 	return r.findFastest(p) > 0, len(r.past.Marks(pastName(p.HCA, p.Layer), upMark+p.Port, checks.HistoryAge)) > 0
+}
+
+// areUncabled reports whether the ports of a node are probably not cabled: a few Ethernet ports that have never been
+// up, beside a front end that works, on a platform without a number of ports.
+func (r *portsRun) areUncabled(ports []*Port) bool {
+	if platform, _ := checks.NodePlatform(r.env); platform.NetworkPorts > 0 {
+		return false
+	}
+	n := 0
+	for _, p := range ports {
+		if p.Left == spareLeft {
+			continue
+		}
+		now, before := r.wasUp(p)
+		if p.Layer != LayerEth || checks.PortActive(p.IBPort) || now || before ||
+			slices.ContainsFunc(p.NetDevs, func(dev string) bool { return network.WasUp(r.env.Host, dev) }) {
+			return false
+		}
+		n++
+	}
+	return n > 0 && n < manyPorts && slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Left == frontEnd && checks.PortActive(p.IBPort) })
 }
 
 // addSpares adds the second ports of front-end cards that were up earlier: those are cabled.
