@@ -154,9 +154,9 @@ func (j *ibErrorJudge) read(p *Port) {
 		if p.Layer == LayerEth {
 			unread = !j.readNets(p, nets, counts) || unread
 		}
-		j.excuse(p, counts, unread)
 		traffic, _ := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibTraffic}) // not an error counter
 		maps.Copy(counts, traffic)
+		j.excuse(p, counts, unread)
 	}
 	j.ports = append(j.ports, ibCounted{p, counts, unread})
 }
@@ -206,13 +206,13 @@ const (
 )
 
 // excuse sums the growth that a training link causes: between two runs, if one of them saw the
-// link lost or down. The growth of other intervals counts. While it is unread whether the link was lost, the
+// link lost or down, or the adapter was reset. The growth of other intervals counts. While it is unread whether the link was lost, the
 // counters that a training link moves are not judged: a later run judges them together. After an hour they only
 // warn. Such a counter that is unread while the link trains loses its history: its growth is that of the training.
 // A counter that includes one that is not judged waits with it.
 func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64, unread bool) {
 	up, known := j.history.Last(p.Name(), ibWasUp)
-	trained, waits := !checks.PortActive(p.IBPort) || known && up == 0, false
+	trained, waits := !checks.PortActive(p.IBPort) || known && up == 0 || j.wasReset(p, counts), false
 	if n, ok := counts[ibDowned]; ok && !trained {
 		trained = j.grownSince(p, ibDowned, n, 0) > 0 && !j.keptLink(p)
 	} else if unread && !trained {
@@ -257,6 +257,16 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64, unread bool) {
 	if checks.PortActive(p.IBPort) {
 		counts[ibWasUp] = 1
 	}
+}
+
+// wasReset reports whether a port counts from 0 again, as after a reset of its adapter: its link has trained then.
+// perfquery -R resets link_downed, too, but that excuses one interval only: the next reset finds it at 0.
+func (j *ibErrorJudge) wasReset(p *Port, counts map[string]uint64) bool {
+	return slices.ContainsFunc([]string{ibDowned, ibTraffic}, func(counter string) bool {
+		n, read := counts[counter]
+		was, known := j.history.Last(p.Name(), counter)
+		return read && known && n < was
+	})
 }
 
 // isMissed reports whether a run lacks a counter of a port that was read in the last hour.

@@ -133,6 +133,16 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 			errorFinding(bad, "symbol_error", checks.Fail, "at most 120 an hour", "65535", " stopped at its maximum while it failed (perfquery -R resets it)")),
 		errorsOn("symbol errors as the link was lost", nil, nil, inTurn(countsOn(bad, "counters/symbol_error", 500), countsOn(bad, "counters/link_downed", 1)),
 			errorFinding(bad, "symbol_error", checks.Warn, "at most 120 an hour", "500", ", and the link was lost"), errorFinding(bad, "link_downed", checks.Warn, once, "1", "")),
+		errorsOn("symbol errors as the adapter was reset", nil, func(all map[string]*checks.DeviceHistory) {
+			all[bad+":1"].Series[ibTraffic] = []checks.Point{{At: fabricNow - 9000, Value: 5000000}}
+		}, inTurn(countsOn(bad, "counters/symbol_error", 500), countsOn(bad, ibTraffic, 70)),
+			errorFinding(bad, "symbol_error", checks.Warn, "at most 120 an hour", "500", ", and the link was lost")),
+		errorsOn("symbol errors as the adapter of a lost link was reset", nil, func(all map[string]*checks.DeviceHistory) {
+			all[bad+":1"].Series[ibDowned] = []checks.Point{{At: fabricNow - 9000, Value: 3}}
+		}, countsOn(bad, "counters/symbol_error", 500), errorFinding(bad, "symbol_error", checks.Warn, "at most 120 an hour", "500", ", and the link was lost")),
+		errorsOn("symbol errors of a link in use", nil, func(all map[string]*checks.DeviceHistory) {
+			all[bad+":1"].Series[ibTraffic] = []checks.Point{{At: fabricNow - 9000, Value: 50}}
+		}, inTurn(countsOn(bad, "counters/symbol_error", 500), countsOn(bad, ibTraffic, 5000000)), errorFinding(bad, "symbol_error", checks.Fail, "at most 120 an hour", "500", "")),
 		errorsOn("a link was lost", nil, nil, countsOn(bad, "counters/link_downed", 1), errorFinding(bad, "link_downed", checks.Warn, once, "1", "")),
 		errorsOn("a link recovers", nil, nil, countsOn(bad, "counters/link_error_recovery", 40), errorFinding(bad, "link_error_recovery", checks.Warn, minute, "8", "")),
 		errorsOn("a link recovers for the third time in an hour", nil, spells("counters/link_error_recovery", 1500, 600), countsOn(bad, "counters/link_error_recovery", 40),
