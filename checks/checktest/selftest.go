@@ -63,7 +63,7 @@ var wholeNode = []string{
 	"ib.none", "ib.left", "ib.unnamed", "ib.count", "ib.count.platform", "ib.errors.fabric", "ib.errors.none", "ib.errors.policy",
 	"ib.firmware.board", "ib.flap.fabric", "ib.flap.log", "ib.inactive", "ib.modules", "ib.modules.abi", "ib.modules.extra", "ib.pcie.unseen",
 	"ib.ports.boot", "ib.ports.count", "ib.ports.guid", "ib.ports.member", "ib.ports.slower",
-	"eth.none", "eth.missing", "eth.lacp",
+	"eth.none", "eth.boot", "eth.missing", "eth.lacp",
 	"fabric.past", "probe.unreadable", "klog.none", "klog.past", "klog.lost",
 	"net.dns.none", "net.dns.server", "net.dns.failed", "net.dns.name", "net.dns.slow", "net.dns.config",
 	"net.route.missing", "net.route.nowhere", "net.route.interface", "net.route.gateway", "net.route.unread",

@@ -30,6 +30,9 @@ import (
 // half duplex, and always of a member or card that is slower than others of its model. Software
 // interfaces have no speed and are not compared.
 //
+// In the first five minutes after a boot an interface that is missing, not up or not configured is
+// skipped, except before a job.
+//
 //	node* || check_eth_link -s 25G -d full
 //	node* || check_eth_link -s 100G -m 9000 bond0 'eth1*'
 type ethLink struct {
@@ -64,6 +67,7 @@ func init() {
 		New:     func() checks.Check { return &ethLink{} },
 		Do: func() map[string]string {
 			return map[string]string{
+				"eth.boot":    "Nothing to repair in the first five minutes after a boot: a later run checks the interfaces. If a job waits for the node run the check again.",
 				"eth.none":    "Nothing to repair: no interface has the default route. If an interface should be checked, name it in nhc.conf.",
 				"eth.missing": "If no node has this interface, correct the name on the line: ip -br link lists the names. Otherwise see lspci and dmesg: the driver is not loaded, the device was renamed, or the card is gone from the PCI bus.",
 				"eth.down":    cable + " If the state is off, an administrator took it down: ip link set INTERFACE up.",
@@ -134,6 +138,9 @@ func (c *ethLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	judged := slices.DeleteFunc(slices.Clone(r.targets), func(t *ethTarget) bool { return !r.limitsSpeed(t) })
 	blameLine(r.findings, "eth.speed", len(judged))
 	r.compare()
+	r.findings = env.Settle(r.findings, ethLinkName, checks.Finding{Code: "eth.boot"}, func(f checks.Finding) bool {
+		return slices.Contains([]string{"eth.missing", "eth.down", "eth.member", "eth.lacp", "eth.speed", "eth.mtu", "eth.differ"}, f.Code)
+	})
 	return append(r.findings, r.past.Store(env)...)
 }
 
@@ -238,9 +245,9 @@ func (r *ethRun) bondSeverity() checks.Severity {
 }
 
 // judgeChanges counts the changes of the carrier within an hour. It does not extrapolate a
-// shorter time: two in five minutes are two.
+// shorter time: two in five minutes are two. Those of a boot do not count.
 func (r *ethRun) judgeChanges(t *ethTarget) {
-	if !t.Counted {
+	if _, starting := r.env.SinceBoot(); starting || !t.Counted {
 		return
 	}
 	const counter, index = "carrier_changes", "ifindex"

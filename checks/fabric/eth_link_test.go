@@ -1,10 +1,13 @@
 package fabric
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -42,6 +45,12 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 		checktest.OnRoCE("as wanted", checktest.Of("-s", "400G", "-d", "full", "-m", "9000", "-c", "0", "eth1*"), nil).
 			OrTable(map[string]any{"speed": "400G", "duplex": "full", "mtu": int64(9000), "changes": int64(0), "interfaces": []any{"eth1*"}}),
 		checktest.OnRoCE("no carrier", all, dead, of13(checks.Fail, "down", checks.CheckCable, "up", "no carrier", "link")),
+		booting(checktest.OnRoCE("no carrier, a minute after a boot", all, dead, checks.Finding{Code: "eth.boot", Severity: checks.Skip,
+			Message: name + ":  not judged in the first 300 s after a boot, booted 60 s ago: eth13 0000:23:00.0: link, want up, got no carrier"}), 60),
+		booting(checktest.OnRoCE("no such interface, a minute after a boot", checktest.Of("eth13", "eth18"), nil, checks.Finding{Code: "eth.boot", Severity: checks.Skip,
+			Message: name + ":  not judged in the first 300 s after a boot, booted 60 s ago: eth18: no such interface, want eth18, got none"}), 60),
+		booting(checktest.OnRoCE("no carrier five minutes after a boot", all, dead, of13(checks.Fail, "down", checks.CheckCable, "up", "no carrier", "link")), 300),
+		booting(checktest.OnRoCE("half duplex, a minute after a boot", all, set("duplex", "half"), of13(checks.Warn, "duplex", checks.CheckCable, "full", "half", "duplex")), 60),
 		checktest.OnRoCE("disabled on the node", all, func(n *fakesys.Node) { dead(n); n.Set("eth13", "flags", "0x1002").Set("eth13", "carrier", "-") },
 			of13(checks.Fail, "down", checks.CheckCable, "up", "off", "link")),
 		checktest.OnRoCE("dormant", all, set("operstate", "dormant"), of13(checks.Fail, "down", checks.CheckCable, "up", "dormant", "link")),
@@ -163,6 +172,41 @@ func ethFrontEnd(name string) []checktest.Scenario {
 
 func ethFinding(dev, pci string, f checks.Finding, text string) checks.Finding {
 	return checktest.About(ethLinkName, checks.Device{Kind: "netdev", Name: dev, PCI: pci}, f, text)
+}
+
+// An interface that starts after a boot is not judged, but before a job; the changes of its carrier until then do not
+// count.
+func TestEthLinkAfterABoot(t *testing.T) {
+	t.Parallel()
+	sys := fakesys.RoCE()
+	sys.Set("eth13", "carrier", "0").Set("eth13", "operstate", "down")
+	root := t.TempDir()
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		up, changes int
+		carrier     string
+		job         *checks.Job
+		want        checks.Severity
+	}{
+		{60, 1, "0", nil, checks.Skip}, {61, 1, "0", &checks.Job{}, checks.Fail}, {62, 1, "0", &checks.Job{Ended: true}, checks.Skip},
+		{200, 9, "1", nil, checks.OK}, {400, 9, "1", nil, checks.OK}, {700, 12, "1", nil, checks.Warn},
+	} {
+		for file, text := range map[string]string{
+			"proc/uptime": fmt.Sprintf("%d.00 1.00\n", step.up), sys.Dir("eth13") + "/carrier": step.carrier, sys.Dir("eth13") + "/carrier_changes": fmt.Sprint(step.changes),
+			sys.Dir("eth13") + "/operstate": map[string]string{"0": "down", "1": "up"}[step.carrier],
+		} {
+			if err := selftest.Place(root, file, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env := &checks.Env{Host: probe.NewHost(root), Job: step.job}
+		env.Host.SetPast("/past")
+		if got := (&ethLink{Names: []string{"eth1*"}}).Run(t.Context(), env); checks.Worst(got) != step.want {
+			t.Errorf("%d s after the boot, job %v: %v, want %v", step.up, step.job, got, step.want)
+		}
+	}
 }
 
 func TestEthLinkWords(t *testing.T) {
