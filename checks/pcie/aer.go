@@ -76,11 +76,10 @@ func (c *pcieAER) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	for _, l := range addBridges(env, chosen) {
 		env.At("read /sys/bus/pci/devices/%s/aer_dev_correctable", l.address)
 		now, names, known, err := pci.AERByName(env.Host, l.address)
-		switch {
-		case err != nil:
+		if err != nil {
 			findings = append(findings, reportUnread(pcieAERName, checks.Device{Kind: "pci", PCI: l.address}, err))
-			fallthrough
-		case !known:
+		}
+		if !known {
 			continue
 		}
 		counted++
@@ -128,7 +127,7 @@ type aerKind struct {
 	names     map[string]uint64
 }
 
-// judge judges one device and stores its counters.
+// judge judges one device and stores its counters. A kind that could not be read keeps its history.
 func (c *pcieAER) judge(env *checks.Env, h *checks.History, l aerEnd, now pci.AER, names pci.AERNames) (findings []checks.Finding) {
 	noise := min(names.NonFatal[pcieNoise], now.NonFatal)
 	names.NonFatal = maps.Clone(names.NonFatal)
@@ -141,14 +140,16 @@ func (c *pcieAER) judge(env *checks.Env, h *checks.History, l aerEnd, now pci.AE
 		device := DeviceOf(env, ReadLink(env, l.address))
 		findings = append(findings, f.Report(pcieAERName, device, "%s%s%s%s", k.text, when, k.describe(h, l.address, window), checks.Before(", link partner ", l.partner, "")))
 	}
+	read := func(file string) bool { return !slices.Contains(names.Unread, file) }
 	_, known := h.Begun(l.address, fatal.key)
 	switch g := h.Grown(l.address, fatal.key, fatal.now, 64, fatalWindow); {
+	case !read("fatal"):
 	case g.N > 0:
 		report(fatal, checks.Finding{Severity: checks.Fail, Remedy: checks.RebootNode, Want: "0", Got: fmt.Sprint(g.N)}, " in the last 24 hours", fatalWindow)
 	case !known && fatal.now > 0: // an error of an unknown time does not drain the node
 		report(fatal, checks.Finding{Severity: checks.Warn, Remedy: checks.RebootNode, Want: "0", Got: fmt.Sprint(fatal.now)}, " since boot", 0)
 	}
-	if g := h.Grown(l.address, nonfatal.key, nonfatal.now, 64, nonfatalWindow); g.N > 0 {
+	if g := h.Grown(l.address, nonfatal.key, nonfatal.now, 64, nonfatalWindow); g.N > 0 && read("nonfatal") {
 		report(nonfatal, checks.Finding{Severity: checks.Warn, Want: "0", Got: fmt.Sprint(g.N)}, " in the last hour", nonfatalWindow)
 	}
 	limit, f := c.Rate, checks.Finding{Severity: checks.Fail, Remedy: checks.ReseatOrRMA}
@@ -156,18 +157,25 @@ func (c *pcieAER) judge(env *checks.Env, h *checks.History, l aerEnd, now pci.AE
 		limit, f.Severity, f.Remedy = UsualRate, checks.Warn, checks.NoRemedy
 	}
 	last := h.SinceLast(l.address)
-	if g := h.Grown(l.address, corrected.key, corrected.now, 64, last); g.Known && g.Per(time.Minute) > limit {
+	if g := h.Grown(l.address, corrected.key, corrected.now, 64, last); g.Known && g.Per(time.Minute) > limit && read("correctable") {
 		f.Want, f.Got = fmt.Sprintf("at most %g per minute", limit), fmt.Sprintf("%.1f", g.Per(time.Minute))
 		report(corrected, f, "", last)
 	}
 	values := map[string]uint64{}
-	for _, k := range []aerKind{fatal, nonfatal, corrected} {
+	for file, k := range map[string]aerKind{"fatal": fatal, "nonfatal": nonfatal, "correctable": corrected} {
+		if !read(file) {
+			continue
+		}
 		values[k.key] = k.now
 		for name, n := range k.names {
 			values[k.key+" "+name] = n
 		}
 	}
-	h.Add(l.address, values)
+	if len(names.Unread) > 0 {
+		h.AddPart(l.address, values)
+	} else {
+		h.Add(l.address, values)
+	}
 	return findings
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -101,11 +102,43 @@ var _ = checktest.Table("check_pcie_aer", func(name string) []checktest.Scenario
 		{Name: "no PCI bus", Words: checktest.Of("gpu", "nvme"), Want: []checks.Finding{skip}},
 		checktest.OnFabric("no counters", checktest.Of("gpu", "nvme"), noCounters, skip),
 		odd(checktest.OnFabric("unreadable counters", nil, checktest.Links(adapter, fatal+"/", ""), unreadableFatal)),
+		was(odd(checktest.OnFabric("a fatal error beside counters that cannot be read", nil, func(n *fakesys.Node) { dlp(n); checktest.Links(adapter, corrected+"/", "")(n) },
+			reportUnread(name, checks.Device{Kind: "pci", PCI: adapter}, fmt.Errorf("read /sys/bus/pci/devices/%s/aer_dev_correctable: is a directory", adapter)),
+			aer(adapter3, checks.Fail, "fatal", checks.RebootNode, "0", "2", "fatal PCIe errors in the last 24 hours (DLP 2), link partner 0000:63:01.0"))), adapter, minutes5, quiet(minutes5)),
 		odd(checktest.OnFabric("garbage in counters", nil, checktest.Links(adapter, fatal, "TOTAL_ERR_FATAL \xff"), garbledFatal)),
 		odd(checktest.Scenario{Name: "unreadable PCI bus", Files: map[string]string{"sys/bus/pci/devices": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
 		odd(checktest.OnFabric("a damaged state file", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/pcie-aer.json is damaged; a new history begins"}).Holding(file, "{")),
 	}
 })
+
+// Counters that a run cannot read keep their history: their errors meanwhile are judged when they can be read again.
+func TestAERUnreadKeepsThePast(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	sys := fakesys.DGXH100()
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	dir := sys.Dir("0000:23:00.0")
+	for i, step := range []struct {
+		fatal, corrected string
+		want             checks.Severity
+	}{
+		{"TOTAL_ERR_FATAL 0", "TOTAL_ERR_COR 0", checks.OK}, {"x", "TOTAL_ERR_COR 0", checks.Unknown}, {"x", "TOTAL_ERR_COR 0", checks.Unknown},
+		{"DLP 1\nTOTAL_ERR_FATAL 1", "TOTAL_ERR_COR 0", checks.Fail},
+	} {
+		for file, text := range map[string]string{"proc/uptime": fmt.Sprintf("%d.00 1.00\n", 1000+300*i), dir + "/aer_dev_fatal": step.fatal + "\n", dir + "/aer_dev_correctable": step.corrected + "\n"} {
+			if err := selftest.Place(root, file, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env := &checks.Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		if got := (&pcieAER{}).Run(t.Context(), env); checks.Worst(got) != step.want {
+			t.Errorf("run %d: %v, want %v", i, got, step.want)
+		}
+	}
+}
 
 // addBridges finds both ends of each link from a root port through a switch to a device.
 func TestAERPartners(t *testing.T) {

@@ -20,6 +20,8 @@ type AER struct {
 // AERNames counts them by name, such as "BadTLP". One error may have several names.
 type AERNames struct {
 	Corrected, NonFatal, Fatal map[string]uint64
+
+	Unread []string // the kinds that could not be read: correctable, nonfatal, fatal
 }
 
 // ReadAER reads the counters of a device. known is false if the kernel has none: the device or its
@@ -29,7 +31,8 @@ func ReadAER(h *probe.Host, address string) (a AER, known bool, err error) {
 	return a, known, err
 }
 
-// AERByName also returns the counters by name, without those that are 0.
+// AERByName also returns the counters by name, without those that are 0. err names the files that could not be read;
+// the result has the rest.
 func AERByName(h *probe.Host, address string) (a AER, names AERNames, known bool, err error) {
 	dir := PCIDevices + "/" + address
 	if err := h.StuckAt(dir); err != nil {
@@ -44,6 +47,7 @@ func AERByName(h *probe.Host, address string) (a AER, names AERNames, known bool
 	}
 	defer unix.Close(fd)
 	var buf [aerSize]byte
+	var errs []error
 	for _, c := range []struct {
 		file, total string
 		into        *uint64
@@ -57,17 +61,20 @@ func AERByName(h *probe.Host, address string) (a AER, names AERNames, known bool
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return a, names, known, &fs.PathError{Op: "read", Path: dir + "/" + c.file, Err: err}
+		op := "read"
+		if err == nil {
+			n, by, ok := parseAER(buf[:size], c.total)
+			if ok {
+				known = true
+				*c.into, *c.names = n, by
+				continue
+			}
+			op, err = "parse", fs.ErrInvalid // 0 would look like a counter that was reset
 		}
-		n, by, ok := parseAER(buf[:size], c.total)
-		if !ok { // 0 would look like a counter that was reset
-			return a, names, known, &fs.PathError{Op: "parse", Path: dir + "/" + c.file, Err: fs.ErrInvalid}
-		}
-		known = true
-		*c.into, *c.names = n, by
+		errs = append(errs, &fs.PathError{Op: op, Path: dir + "/" + c.file, Err: err})
+		names.Unread = append(names.Unread, strings.TrimPrefix(c.file, "aer_dev_"))
 	}
-	return a, names, known, nil
+	return a, names, known, errors.Join(errs...)
 }
 
 // parseAER finds the line "TOTAL_ERR_COR 17", and the other lines that are not 0.

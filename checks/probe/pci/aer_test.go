@@ -15,6 +15,7 @@ func TestAER(t *testing.T) {
 	dir := "sys/bus/pci/devices/0000:c1:00.0/"
 	h := probe.NewHost(probetest.Tree(t, map[string]string{
 		dir + "aer_dev_correctable": "RxErr 1\nBadTLP 2\nTOTAL_ERR_COR 3\n", dir + "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 4\n", dir + "aer_dev_fatal": "Undefined 5\nTOTAL_ERR_FATAL 5\n",
+		"sys/bus/pci/devices/0000:c5:00.0/aer_dev_correctable": "x\n", "sys/bus/pci/devices/0000:c5:00.0/aer_dev_fatal": "TOTAL_ERR_FATAL 5\n",
 		"sys/bus/pci/devices/0000:c2:00.0/aer_dev_fatal/": "", "sys/bus/pci/devices/0000:c3:00.0/aer_dev_fatal": "\x00\xff",
 	}))
 	for address, want := range map[string]struct {
@@ -26,6 +27,7 @@ func TestAER(t *testing.T) {
 		"0000:c2:00.0": {AER{}, false, "read /sys/bus/pci/devices/0000:c2:00.0/aer_dev_fatal: is a directory"},
 		"0000:c3:00.0": {AER{}, false, "parse /sys/bus/pci/devices/0000:c3:00.0/aer_dev_fatal: invalid argument"},
 		"0000:c4:00.0": {},
+		"0000:c5:00.0": {AER{Fatal: 5}, true, "parse /sys/bus/pci/devices/0000:c5:00.0/aer_dev_correctable: invalid argument"},
 	} {
 		if a, known, err := ReadAER(h, address); a != want.a || known != want.known || probetest.Message(err) != want.err {
 			t.Errorf("%s: %+v, %v, %v; want %+v", address, a, known, err, want)
