@@ -35,6 +35,8 @@ func (f *Fabric) isStarting(p *Port) bool {
 		return down
 	case checks.IBDisabled:
 		return down && p.Layer == LayerEth
+	case unknownPhase: // hfi1's link is offline before it polls
+		return p.State == checks.IBDown
 	case "":
 		return waits || p.State == checks.IBDown
 	}

@@ -208,6 +208,9 @@ type fate struct {
 	why      string
 }
 
+// unknownPhase is the kernel's own text for a physical state without a name, such as Omni-Path's.
+const unknownPhase = "<unknown>"
+
 // portPhases describes the physical states, by the second word of the kernel's text.
 var portPhases = map[string]string{
 	"Sleep":             "the link is asleep",
@@ -249,7 +252,6 @@ func (r *portsRun) switchedOff(p *Port) bool {
 }
 
 // isGarbled reports whether the states of a port are unknown, and neither alone shows that the port is down.
-// "<unknown>" is the kernel's own text.
 func isGarbled(p *rdma.IBPort) bool {
 	_, known := portPhases[p.Phys]
 	known = known || p.Phys == checks.IBPolling || p.Phys == checks.IBDisabled
@@ -259,7 +261,7 @@ func isGarbled(p *rdma.IBPort) bool {
 	case p.Phys == "":
 		return !slices.Contains([]string{checks.IBDown, checks.IBInit, checks.IBArmed}, p.State)
 	}
-	return !known && p.State == checks.IBActive && p.Phys != "<unknown>"
+	return !known && p.State == checks.IBActive && p.Phys != unknownPhase
 }
 
 // isPortState reports whether a word is the kernel's name of a port's state.

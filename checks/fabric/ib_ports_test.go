@@ -106,6 +106,9 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 			n.Set("mlx5_3", "ports/1/state", "2: INIT").Set("mlx5_4", "ports/1/state", "1: DOWN").Set("mlx5_4", "ports/1/phys_state", "2: Polling")
 		}, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
 			Message: name + ":  2 ports not up yet 60 s after the boot, judged after 300 s: mlx5_3:1 (INIT LinkUp), mlx5_4:1 (DOWN Polling)"}), 60),
+		booting(checktest.OnFabric("Omni-Path is offline, a minute after a boot", nil, state("1: DOWN", "9: <unknown>"), checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
+			Message: name + ":  1 port not up yet 60 s after the boot, judged after 300 s: mlx5_3:1 (DOWN <unknown>)"}), 60),
+		booting(checktest.OnFabric("Omni-Path is offline five minutes after a boot", nil, state("1: DOWN", "9: <unknown>"), down("down", checks.CheckCable, "DOWN <unknown>", "the link is down")), 300),
 		booting(checktest.OnFabric("disabled, a minute after a boot", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is disabled")), 60),
 		booting(checktest.OnRoCE("an interface that is not configured yet", nil, func(n *fakesys.Node) {
 			n.Set("rocep3s0", "ports/1/state", "1: DOWN").Set("rocep3s0", "ports/1/phys_state", "3: Disabled")
