@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,9 +32,22 @@ func ibOnBus(d *pci.Function) bool {
 	return strings.HasPrefix(d.Class, classIB) || m != nil && m.Module == "hfi1"
 }
 
-// listBusHCAs returns the adapters on the PCI bus that belong to the node.
+// listBusHCAs returns the adapters on the PCI bus that belong to the node. err also names the devices that may be one:
+// their class cannot be read, and they are no RDMA device.
 func listBusHCAs(env *checks.Env) (list []pci.Function, err error) {
 	addresses, err := network.PCIAddress(env.Host)
+	entries, _ := pci.List(env.Host) // the same error
+	hcas, _ := rdma.HCAs(env.Host, env.Doing)
+	for _, e := range entries {
+		if e.Err == nil || slices.ContainsFunc(hcas, func(a rdma.HCA) bool { return a.PCI == e.Address }) {
+			continue
+		}
+		env.At("read /sys/bus/pci/devices/%s", e.Address)
+		d := pci.ReadFunction(env.Host, e.Address)
+		if !slices.Contains(GivenAway, d.Driver) && (d.Vendor == "" || ModelOf(d.Vendor, d.Device, "") != nil) {
+			err = errors.Join(err, e.Err)
+		}
+	}
 	for _, a := range addresses {
 		env.At("read /sys/bus/pci/devices/%s", a)
 		d := pci.ReadFunction(env.Host, a)

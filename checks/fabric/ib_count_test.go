@@ -46,6 +46,8 @@ var _ = checktest.Table("check_ib_count", func(name string) []checktest.Scenario
 		s.Still, s.Broken = true, true
 		return s
 	}
+	noClass := func(n *fakesys.Node) { noRDMADevice(n); n.Set(fakesys.HCAAddress(3), "class/", "") }
+	classless := checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/bus/pci/devices/0000:23:00.0/class: is a directory"}
 	noBus := checktest.OnFabric("unreadable PCI bus", nil, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
 	noBus.Files, noBus.Links, noBus.Node, noBus.NVML, noBus.Broken = map[string]string{"sys/bus/pci/devices": ""}, nil, "", nil, true
 	bonded := fakesys.RoCE()
@@ -61,6 +63,9 @@ var _ = checktest.Table("check_ib_count", func(name string) []checktest.Scenario
 		checktest.OnFabric("one is missing", checktest.Of("8"), remove, count(checks.Fail, checks.ReseatOrRMA, "8", "7", "7 RDMA devices "+seven+", want 8")),
 		checktest.OnFabric("one is not an RDMA device, COUNT", checktest.Of("8"), noRDMADevice, count(checks.Fail, checks.ReseatOrRMA, "8", "7", "7 RDMA devices "+seven+", want 8; on the PCI bus without one: 0000:23:00.0")),
 		checktest.OnFabric("one is not an RDMA device", nil, noRDMADevice, lacksFinding(name, lacksText)).On(h100Network()),
+		broken(checktest.OnFabric("one is not an RDMA device, and its class cannot be read", nil, noClass, classless)),
+		broken(checktest.OnFabric("the class of an RDMA device cannot be read", checktest.Of("8"), func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "class/", "") })),
+		broken(checktest.OnFabric("the class of a GPU cannot be read", nil, func(n *fakesys.Node) { n.Set("0000:13:00.0", "class/", "") })),
 		checktest.OnFabric("one too many", checktest.Of("7"), nil, count(checks.Warn, checks.FixConfig, "7", "8", "8 RDMA devices "+all+", want 7")),
 		checktest.OnFabric("one fewer than the platform", nil, remove, checks.Finding{Code: "ib.count.platform", Severity: checks.Warn, Device: checks.Device{Kind: "hcas"}, Want: "8", Got: "7", Message: name + ":  7 ports, want 8 of HGX H100"}).On(h100Network()),
 		checktest.OnFabric("far fewer than the platform", nil, remove).On(&checks.Platform{NetworkPorts: 32}),

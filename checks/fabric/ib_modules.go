@@ -53,24 +53,27 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return none
 	}
 	bus, err := listBusHCAs(env)
+	var findings []checks.Finding
 	if err != nil {
-		return checks.Unreadable(err)
+		findings = checks.Unreadable(err)
 	}
 	many := manyCards(bus)
 	bus = slices.DeleteFunc(bus, func(d pci.Function) bool { return isOptional(&d, many) })
 	if len(f.HCAs) == 0 && len(bus) == 0 && len(c.Modules) == 0 {
+		if findings != nil {
+			return findings
+		}
 		return none
 	}
 	env.At("read /proc/modules")
 	loaded, err := probe.Modules(env.Host)
 	if err != nil {
-		return checks.Unreadable(err)
+		return append(findings, checks.Unreadable(err)...)
 	}
 	env.Fact("%s", checks.Plural(len(f.HCAs), "adapter"))
 	has := func(names string) bool {
 		return slices.ContainsFunc(checks.ModuleNames(names), func(n string) bool { return slices.Contains(loaded, n) || probe.BuiltIn(env.Host, n) })
 	}
-	var findings []checks.Finding
 	report := func(code string, severity checks.Severity, module, why string) {
 		findings = append(findings, checks.Finding{Code: code, Severity: severity, Device: checks.Device{Kind: "module", Name: module}, Want: "loaded", Got: "not loaded"}.
 			Phrase(ibModulesName, "module %s is not loaded%s", module, checks.Before("; ", why, "")))
