@@ -152,6 +152,7 @@ type figure[T int | float64] struct {
 
 func judgeFigure[T int | float64](l *Link, peers []*Link, f *figure[T]) []Fault {
 	now, best, others, alike := f.now(l), f.best(l), MostOf(peers, f.best), f.alike(l, peers)
+	better := slices.ContainsFunc(peers, func(p *Link) bool { return f.now(p) > now })
 	fault := func(severity checks.Severity, what, text string, want, got T) []Fault {
 		return []Fault{{severity, what, text, f.format(want), f.format(got), false}}
 	}
@@ -161,10 +162,10 @@ func judgeFigure[T int | float64](l *Link, peers []*Link, f *figure[T]) []Fault 
 	case f.want > 0:
 	case now < best && now < usualOf(append(peers, l), f.now):
 		return fault(l.chooseSeverity(), f.what, f.text, best, now)
-	case now < best && f.slot > 0 && now < f.then && !alike:
+	case now < best && (f.slot > 0 || len(peers) == 1 && better) && now < f.then && !alike:
 		return fault(l.chooseSeverity(), f.what, f.text+" is lower than this device had before", f.then, now)
 	case now < best && l.narrow:
-	case now < best && f.slot == 0 && !slices.ContainsFunc(peers, func(p *Link) bool { return f.now(p) > now }):
+	case now < best && f.slot == 0 && !better:
 	case now < best && alike:
 		return fault(checks.Warn, f.what, f.text+", the same on all devices of its kind", best, now)
 	case now < best && len(peers) > 0:
@@ -192,14 +193,15 @@ func (f *figure[T]) keep(l *Link, peers []*Link) T {
 }
 
 // usualOf returns the most common figure of the links of a kind. Of two equally common ones it is the
-// lower: several devices seldom fail alike. If all links differ, it is the highest.
+// lower: several devices seldom fail alike, and a node with two devices can be built so. If all links of more than two
+// differ, it is the highest.
 func usualOf[T int | float64](links []*Link, of func(*Link) T) (usual T) {
 	count := map[T]int{}
 	for _, l := range links {
 		count[of(l)]++
 	}
 	for v, n := range count {
-		if n > count[usual] || n == count[usual] && (n > 1) == (v < usual) {
+		if n > count[usual] || n == count[usual] && (n > 1 || len(links) == 2) == (v < usual) {
 			usual = v
 		}
 	}

@@ -223,6 +223,32 @@ func TestPCIePast(t *testing.T) {
 	}
 }
 
+// Of two links one may be built slower than the other: only a later loss fails, also where no slot is shown.
+func TestPCIeOfTwo(t *testing.T) {
+	t.Parallel()
+	for _, slot := range []pci.Function{{}, {Address: "0000:00:01.0", MaxWidth: 16, MaxSpeed: 32}} {
+		past := &Past{links: map[string]pastLink{}}
+		for step, now := range []struct {
+			second int
+			want   checks.Severity
+		}{{8, checks.Warn}, {8, checks.Warn}, {16, checks.OK}, {8, checks.Fail}} {
+			var links []*Link
+			for i, width := range []int{16, now.second} {
+				links = append(links, &Link{Kind: "nic", Slot: slot, Function: pci.Function{Address: fmt.Sprintf("0000:4%d:00.0", i), Width: width, MaxWidth: 16, Speed: 32, MaxSpeed: 32}})
+			}
+			worst := checks.OK
+			for _, faults := range Judge(links, Want{}, past) {
+				for _, f := range faults {
+					worst = max(worst, f.severity)
+				}
+			}
+			if worst != now.want {
+				t.Errorf("step %d, slot %q: %v, want %v", step, slot.Address, worst, now.want)
+			}
+		}
+	}
+}
+
 func TestPCIeSpeed(t *testing.T) {
 	t.Parallel()
 	for word, want := range map[string]float64{
