@@ -32,8 +32,8 @@ func ibOnBus(d *pci.Function) bool {
 	return strings.HasPrefix(d.Class, classIB) || m != nil && m.Module == "hfi1"
 }
 
-// listBusHCAs returns the adapters on the PCI bus that belong to the node. err also names the devices that may be one:
-// their class cannot be read, and they are no RDMA device.
+// listBusHCAs returns the adapters on the PCI bus that belong to the node. err also names each device that may be one:
+// its class cannot be read, and no RDMA device uses it.
 func listBusHCAs(env *checks.Env) (list []pci.Function, err error) {
 	addresses, err := network.PCIAddress(env.Host)
 	entries, _ := pci.List(env.Host) // the same error

@@ -193,7 +193,7 @@ func (r *portsRun) judge(p *Port, is fate) {
 		r.rate(p)
 		r.judgeMembers(p)
 	case is.severity != checks.OK && !r.env.BeforeJob() && r.isStarting(p):
-		r.starting = append(r.starting, fmt.Sprintf("%s (%s)", p.Name(), statesOf(p)))
+		r.starting = append(r.starting, fmt.Sprintf("%s (%s)", p.Name(), statesOf(p.IBPort)))
 	default:
 		if up, _ := r.SinceBoot(); r.isStarting(p) {
 			is.why = strings.TrimPrefix(is.why+fmt.Sprintf("; the node booted %.0f s ago", up.Seconds()), "; ")
@@ -208,27 +208,12 @@ type fate struct {
 	why      string
 }
 
-// unknownPhase is the kernel's own text for a physical state without a name, such as Omni-Path's.
-const unknownPhase = "<unknown>"
-
-// portPhases describes the physical states, by the second word of the kernel's text.
-var portPhases = map[string]string{
-	"Sleep":             "the link is asleep",
-	checks.IBTraining:   "the link is training",
-	"LinkErrorRecovery": "the link is recovering from errors",
-	"Phy":               "the link is under test",
-	checks.IBLinkUp:     "the link is up, but the port is not ACTIVE",
-}
-
-// statesOf returns the states of a port as far as they are known: DOWN Polling.
-func statesOf(p *Port) string { return strings.TrimSpace(p.State + " " + p.Phys) }
-
 // reportDown reports a port that is not up.
 func (r *portsRun) reportDown(p *Port, is fate) {
 	if is.severity == checks.OK {
 		return
 	}
-	f := checks.Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: checks.PortRemedy(rdma.IBPort{State: p.State, Phys: p.Phys}), Want: checks.IBActive + " " + checks.IBLinkUp, Got: statesOf(p)}
+	f := checks.Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: checks.PortRemedy(rdma.IBPort{State: p.State, Phys: p.Phys}), Want: checks.IBActive + " " + checks.IBLinkUp, Got: statesOf(p.IBPort)}
 	text, known := portPhases[p.Phys]
 	switch {
 	case p.Phys == checks.IBPolling, p.Phys == checks.IBDisabled && p.Layer == LayerEth && !r.switchedOff(p):
@@ -249,24 +234,6 @@ func (r *portsRun) reportDown(p *Port, is fate) {
 func (r *portsRun) switchedOff(p *Port) bool {
 	names := r.netDevs(p)
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return network.ReadNetIf(r.env.Host, name).On })
-}
-
-// isGarbled reports whether the states of a port are unknown, and neither alone shows that the port is down.
-func isGarbled(p *rdma.IBPort) bool {
-	_, known := portPhases[p.Phys]
-	known = known || p.Phys == checks.IBPolling || p.Phys == checks.IBDisabled
-	switch {
-	case !isPortState(p.State):
-		return !known || p.Phys == checks.IBLinkUp
-	case p.Phys == "":
-		return !slices.Contains([]string{checks.IBDown, checks.IBInit, checks.IBArmed}, p.State)
-	}
-	return !known && p.State == checks.IBActive && p.Phys != unknownPhase
-}
-
-// isPortState reports whether a word is the kernel's name of a port's state.
-func isPortState(word string) bool {
-	return slices.Contains([]string{checks.IBDown, checks.IBInit, checks.IBArmed, checks.IBActive, "ACTIVE_DEFER", "NOP"}, word)
 }
 
 // judgeLIDs judges the addresses of an InfiniBand port. A virtual function need not have a LID of its
