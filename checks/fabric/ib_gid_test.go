@@ -54,8 +54,6 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 		Device: checks.Device{Kind: "port", Name: "mlx5_8:1", PCI: "0000:c0:00.0", UUID: "b83f:d203:00c5:1ac0"}}
 	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no usable GID" + checktest.WantGot(storage)
 	return []checktest.Scenario{
-		checktest.OnNode(uncabled(), "a card that was never cabled", nil, checks.Finding{Code: "ib.inactive", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
-		checktest.OnNode(uncabled(), "a card that was never cabled, and is named", checktest.Of("mlx5_f4_0"), checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		checktest.OnRoCE("healthy RoCE", nil, nil), checktest.OnFabric("healthy", nil, nil),
 		checktest.OnRoCE("as wanted", checktest.Of("-t", "v2", "-i", "3", "-m", "9000"), nil).OrTable(map[string]any{"type": "v2", "index": int64(3), "mtu": int64(9000)}),
 		checktest.OnRoCE("the other type", checktest.Of("-t", "v1", "-i", "2"), nil),
@@ -120,6 +118,8 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 		checktest.OnNode(kinds["roce, storage over a bond of two cards"], "the standby member of a bond has no GIDs", checktest.Of("-i", "3")),
 		checktest.OnNode(kinds["storage in a subnet of its own"], "two ports in a subnet of their own", nil),
 		checktest.OnNode(kinds["roce, storage over a bond of two cards"].Clone().NoGIDs("mlx5_8", 0), "nor has the member that works", nil, storage),
+		checktest.OnNode(uncabled(), "a card that was never cabled", nil, checks.Finding{Code: "ib.inactive", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
+		checktest.OnNode(uncabled(), "a card that was never cabled, and is named", checktest.Of("mlx5_f4_0"), checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		booting(checktest.OnRoCE("no address yet, a minute after a boot", nil, noAddress("rocep3s0"), checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
 			Message: name + ":  not judged in the first 300 s after a boot, booted 60 s ago: rocep3s0:1 0000:23:00.0: no usable GID, want RoCE v2 with an IP address, got " + local}), 60),
 		checktest.OnNode(fakesys.NDH100v5(), "a virtual machine", nil), checktest.OnNode(fakesys.GB200(), "a tray", nil), checktest.OnNode(fakesys.CX8(), "planes", nil),

@@ -210,12 +210,12 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 		on("a volume of a cloud is reset three times, and detached", append(slices.Clone(down3), "50 "+given), func(n *fakesys.Node) {
 			n.Set("nvme3", "model", "Amazon Elastic Block Store              ").Set("nvme3", "state", "dead")
 		}),
+		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", checks.ReseatOrRMA, reset3, "the disk has stopped answering and was reset", "watch it")),
 		on("a disk is reset three times", down3, nil, func() checks.Finding {
 			f := saidOfDisk(checks.Fail, "nvme.log.down", checks.ReseatOrRMA, reset3, "the disk has stopped answering and was reset, 3 times within 24 hours", replace)
 			f.Got, f.Message = strings.Replace(f.Got, "1 lines", "3 lines", 1), strings.Replace(f.Message, checks.Clock(fabricNow-100), checks.Clock(fabricNow-9000), 1)
 			return f
 		}()),
-		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", checks.ReseatOrRMA, reset3, "the disk has stopped answering and was reset", "watch it")),
 		on("a task hangs", []string{"100 INFO: task NHC: drain me:4711 blocked for more than 122 seconds."}, nil,
 			saidByKernel("kernel.hung", "INFO: task NHC: drain me:4711 blocked for more than 122 seconds.", "a task hangs in the kernel")),
 		on("a CPU hangs", []string{
