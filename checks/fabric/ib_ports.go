@@ -339,7 +339,7 @@ func (r *portsRun) judgeMembers(p *Port) {
 		f.Severity = checks.Fail
 	}
 	for i := range l.members {
-		m := &l.members[i]
+		m, f := &l.members[i], f
 		state := linkFault(m)
 		if m.OperState == "" {
 			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("member %s of %s: %w", m.Name, l.bond.Name, m.Err)))
