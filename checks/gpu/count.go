@@ -130,7 +130,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		if f.Code == "gpu.nvml" && c.Want > 0 && len(expected)+fewer == 0 && (env.Slurm == nil || env.Slurm.Count == 0) { // only the line counts on GPUs
 			f.Code, f.Remedy = "gpu.count", checks.FixConfig
 		}
-		if f.Severity == checks.Unknown {
+		if f.Severity == checks.Unknown && !errors.Is(err, probe.ErrOtherNode) {
 			t.judgeBus(env, past)
 		}
 		return append(t.findings, f)

@@ -60,8 +60,6 @@ func (s *jobScan) names(from started) bool {
 // the node; "" if none is known.
 func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started) (string, error) {
 	switch {
-	case from.script: // it may serve other jobs of the user, too, as nvidia-cuda-mps-control does
-		return "a prolog or an epilog has started it", nil
 	case from.restart > s.job.Restart:
 		return "it belongs to a later run of the job", nil
 	case t.Tty != 0:
@@ -100,6 +98,9 @@ func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started)
 			return fmt.Sprintf("it descends from process %d (%s) of root", at, above.Name), nil
 		}
 		at = above.Parent
+	}
+	if from.script { // it may serve other jobs of the user, too, as nvidia-cuda-mps-control does
+		return "a prolog or an epilog has started it", nil
 	}
 	return "", nil
 }
