@@ -105,14 +105,23 @@ func (b *Bash) setupText() string {
 	if b.n.Budget.Limited() {
 		text += "WATCHDOG_PID=$PPID\n"
 	}
-	if b.n.Set.Observes() {
-		text += "export " + node.EnvMode + "=" + conf.Observe + "\n"
-	}
+	text += b.modeText()
 	if b.n.Set.Stamps() {
 		text += "SECONDS=$TS NHC_START_TS=$TS\n"
 	}
 	return text + b.n.Log.ShellText()
 }
+
+// modeText returns the code for bash that passes the mode of the run to helpers.
+func (b *Bash) modeText() string {
+	if b.n.Set.Observes() {
+		return "export " + node.EnvMode + "=" + conf.Observe + "\n"
+	}
+	return "unset -v " + node.EnvMode + "\n"
+}
+
+// PassMode passes the mode of the run to the shell after a line has set it.
+func (b *Bash) PassMode() { b.Assign(b.modeText()) }
 
 func (b *Bash) checksText() string {
 	words := make([]string, len(b.Vetted))
