@@ -72,15 +72,15 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []ch
 		return failed
 	}
 	todo := actionsOf(c.Actions)
-	// The shell sends these before the check, see __nhc_unauth_users.
+	// The shell sends these before the check, see __nhc_unauth_users: users or their uids, and uids.
 	allowed, seen := env.Arrays["NHC_ALLOWED_USERS"], env.Arrays["NHC_SEEN_USERS"]
 	var doubt *probe.Process
 	for _, p := range procs {
 		if int64(p.UID) <= system {
 			continue
 		}
-		s := subjectOf(env, p)
-		if lists.has(s) || len(seen) > 0 && !slices.Contains(seen, s.user) {
+		s, uid := subjectOf(env, p), fmt.Sprint(p.UID)
+		if lists.has(s) || slices.Contains(allowed, uid) || len(seen) > 0 && !slices.Contains(seen, uid) {
 			continue
 		}
 		users := &jobUsers{names: allowed}

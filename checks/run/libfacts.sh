@@ -200,6 +200,7 @@ nhc_job_find_users() {
     local __nhc_file __nhc_line __nhc_xml __nhc_user IFS=$' \t\n'
     local -a __nhc_files
     JOBUSERS=($NHC_AUTH_USERS)
+    __nhc_no_jobs=
     case $NHC_RM in
         pbs)
             : "${PBS_SERVER_HOME:=/var/spool/torque}" "${JOBFILE_PATH:=$PBS_SERVER_HOME/mom_priv/jobs}"
@@ -226,12 +227,14 @@ nhc_job_find_users() {
             done
             ;;
         slurm)
+            __nhc_line=$(${SQUEUE_CMD:-/usr/bin/squeue} ${SQUEUE_NODE:--w "$HOSTNAME_S"} ${SQUEUE_FMT_ARGS:---noheader -o %u}) || __nhc_no_jobs=1
             while read -r __nhc_user; do
                 [[ -z $__nhc_user ]] || __nhc_job_user "$__nhc_user"
-            done < <(${SQUEUE_CMD:-/usr/bin/squeue} ${SQUEUE_NODE:--w "$HOSTNAME_S"} ${SQUEUE_FMT_ARGS:---noheader -o %u})
+            done <<<"$__nhc_line"
             ;;
         *) dbg "Unsupported RM detected in $FUNCNAME():  \"$NHC_RM\"" ;;
     esac
+    __nhc_found="${JOBUSERS[*]}" # see __nhc_unauth_users, as for __nhc_no_jobs
     dbg "Authorized users are:  ${JOBUSERS[*]}"
 }
 

@@ -94,13 +94,17 @@ __nhc_unauth_users() {
     if [[ -n ${__nhc_site_users-} ]]; then
         nhc_ps_gather_data
         for __nhc_pid in ${PS_PROCS[@]+"${PS_PROCS[@]}"}; do
-            __nhc_who="${PS_USER[__nhc_pid]:-${PS_UID[__nhc_pid]}}"
+            __nhc_who="${PS_UID[__nhc_pid]}"
             [[ -z ${__nhc_seen[$__nhc_who]-} ]] || continue
             __nhc_seen[$__nhc_who]=1
-            if nhc_job_user_auth "$__nhc_who" "${PS_UID[__nhc_pid]}"; then __nhc_allowed+=("$__nhc_who"); fi
+            if nhc_job_user_auth "${PS_USER[__nhc_pid]:-$__nhc_who}" "$__nhc_who"; then __nhc_allowed+=("$__nhc_who"); fi
         done
-    else
+    elif [[ "${JOBUSERS[*]-}" != "${__nhc_found-}" ]]; then # not what nhc_job_find_users has left behind
         __nhc_allowed=(${JOBUSERS[@]+"${JOBUSERS[@]}"})
+    fi
+    if [[ -n ${__nhc_no_jobs-} ]]; then # squeue gave no answer: the check asks it again
+        [[ -z ${__nhc_allowed[*]-} ]] || set -- -u "${__nhc_allowed[*]}" "$@"
+        __nhc_allowed=() __nhc_seen=()
     fi
     __nhc_event array NHC_ALLOWED_USERS ${__nhc_allowed[@]+"${__nhc_allowed[@]}"}
     __nhc_event array NHC_SEEN_USERS ${__nhc_seen[@]+"${!__nhc_seen[@]}"}
