@@ -162,6 +162,8 @@ func (h *helper) slurmOnline() int {
 		h.say("Skipping %s node %s (%s)", node.State.Text, h.node, n)
 	case ownerOf(node.Reason) == noOwner:
 		h.say("Not onlining %s:  No note set.", h.node)
+	case ownerOf(node.Reason) == ours:
+		h.say("Not onlining %s:  %s (%s)", h.node, d.Why, n)
 	default:
 		h.say("Not onlining %s:  Down for non-NHC reason (%s)", h.node, n)
 	}

@@ -260,6 +260,9 @@ func (m *Memory) takeOver(now, before Memory) {
 
 // forget makes the next runs ask Slurm: another program has changed the node.
 func (c *Controller) forget() error {
+	if unlock, err := c.lock(lockWait); err == nil { // another run may write it, too
+		defer unlock()
+	}
 	m, err := c.recall()
 	if err != nil {
 		return err

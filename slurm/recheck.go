@@ -49,7 +49,7 @@ func (c *Controller) due(m Memory) bool {
 // spared reports that a run need not ask Slurm.
 func (c *Controller) spared(m Memory, v Verdict, role Role) bool {
 	switch {
-	case role == Prolog || role == Epilog && v.Refused || m.For != c.question(m, v) || c.news(m):
+	case role == Prolog || role == Epilog && !v.Healthy || m.For != c.question(m, v) || c.news(m):
 		return false // a job was on the node: it can be in service again
 	case m.Refusal.Text != "", m.Pending.Held != "":
 	case m.Pending != (Pending{}) || !m.isSettled():

@@ -313,17 +313,14 @@ func TestFailingEpilogAsks(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	c, _ := watched(t, f)
-	epilog := func() {
-		t.Helper()
-		if o, err := c.Act(t.Context(), Verdict{Message: "check_x:  bad", Refused: true}, Epilog); err != nil {
+	for _, refused := range []bool{true, true, false, false} {
+		f.state, f.reason = "IDLE", ""
+		if o, err := c.Act(t.Context(), Verdict{Message: "check_x:  bad", Refused: refused}, Epilog); err != nil {
 			t.Errorf("%+v, %v", o, err)
 		}
-	}
-	epilog()
-	f.state, f.reason = "IDLE", ""
-	epilog()
-	if !strings.Contains(f.state, "DRAIN") {
-		t.Errorf("the node is %s %q, want it drained again", f.state, f.reason)
+		if !strings.Contains(f.state, "DRAIN") {
+			t.Errorf("refused %v: the node is %s %q, want it drained again", refused, f.state, f.reason)
+		}
 	}
 }
 
