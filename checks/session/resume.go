@@ -47,7 +47,7 @@ func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 // notLooked are the codes of an ordinary check that did not look at its subject, besides those of
 // [checks.NotYet]. Other skips in a passing check are about a part, or about a device that the node does
 // not have.
-var notLooked = []string{"job.none", "job.gpus.unknown"}
+var notLooked = []string{"job.none", "job.gpus.unknown", "ib.inactive"}
 
 // Unanswered holds the steps of a plan that were skipped in whole or in part, by index. Each string names
 // the skipped part:

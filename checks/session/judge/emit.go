@@ -146,7 +146,11 @@ func joinSyslog(events []verdict.Event) (joined []verdict.Event) {
 
 // siteHelper lets the shell run the site's own helper.
 func (j *Judge) siteHelper(online bool, message, text string) {
-	if err := j.bash.Helper(online, message, text, j.n.Budget.Marking(time.Now())); err != nil {
+	end := j.n.Budget.Marking(time.Now())
+	if j.n.Signals.Caught() != 0 { // no further signal would end it
+		end = j.n.Budget.Helping(time.Now())
+	}
+	if err := j.bash.Helper(online, message, text, end); err != nil {
 		j.n.Did.Sent, j.n.Did.Owner, j.n.Did.Error = false, "", err.Error()
 	}
 }
@@ -269,7 +273,7 @@ func (j *Judge) markOnline() {
 			j.results.found = true
 			return "which this run has found, too: it acts at another time or in another context"
 		}
-		if m.Since.After(j.n.Budget.Began) && !m.Since.After(time.Now()) { // a clock may have been ahead
+		if m.Since.After(j.looks) && !m.Since.After(time.Now()) { // a clock may have been ahead
 			return "which another run has found since this one began"
 		}
 		return cmp.Or(pass.Lacks(m), j.policies.waits(j.files.Config, j.files.Plan, m))

@@ -50,6 +50,7 @@ type Judge struct {
 
 	remedies *remedy.Record // nil: the site permits none, or its record cannot be used
 	keepOut  string         // why a healthy run does not resume the node, "" if it does
+	looks    time.Time      // since when the run looks for faults
 
 	slow               time.Duration // of the checks that were slow, which later steps lack
 	slowLine, slowCode string        // the last of them, and the code of later steps
@@ -161,6 +162,9 @@ func (j *Judge) Assigned(s *plan.Step) {
 			text = "export " + text
 		}
 		j.bash.Assign(text)
+		if v.Name == conf.SettingMode {
+			j.bash.PassMode()
+		}
 	}
 	j.changed()
 }
@@ -235,9 +239,10 @@ func (j *Judge) Goes() bool {
 		return true
 	}
 	failures := j.fold.Failures()
-	if len(failures) > 0 {
-		j.job.FindMIG()
+	if j.job.Blame.OfJob(failures) < 0 {
+		return true
 	}
+	j.job.FindMIG() // the failures may be of other GPUs
 	return j.job.Blame.OfJob(failures) < 0
 }
 
@@ -363,6 +368,7 @@ func (j *Judge) LoadScripts() {
 
 // MakePlan plans the run.
 func (j *Judge) MakePlan() {
+	j.looks = time.Now()
 	j.bash.PassLines()
 	j.files.Plan = j.files.Build()
 	j.late = slices.ContainsFunc(j.files.Plan.Steps, session.OwnCheck)

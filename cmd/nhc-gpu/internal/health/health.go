@@ -113,7 +113,11 @@ func (r *Run) Check() int {
 // startRemedy starts the program that carries out a remedy, which can take longer than a health check.
 // It is no run of slurmd's, and so it waits for none.
 func (r *Run) startRemedy() {
-	argv := append([]string{options.OwnName, "remedy", "NAME=" + r.Set.Get("NAME")}, r.Opts.Words...)
+	argv := []string{options.OwnName, "remedy"}
+	if name := r.Set.Get("NAME"); name != "nhc" || r.Set.ConfigErrorsDrain() { // NAME=nhc asks for LBNL NHC's ways
+		argv = append(argv, "NAME="+name)
+	}
+	argv = append(argv, r.Opts.Words...)
 	for _, name := range r.Given { // set by options: -c, -n, ...
 		argv = append(argv, name+"="+r.Set.Get(name))
 	}
