@@ -260,13 +260,20 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64, unread bool) {
 }
 
 // wasReset reports whether a port counts from 0 again, as after a reset of its adapter: its link has trained then.
-// perfquery -R resets link_downed, too, but that excuses one interval only: the next reset finds it at 0.
+// perfquery -R does the same to the counters, so one reset an hour is excused.
 func (j *ibErrorJudge) wasReset(p *Port, counts map[string]uint64) bool {
-	return slices.ContainsFunc([]string{ibDowned, ibTraffic}, func(counter string) bool {
+	reset := slices.ContainsFunc([]string{ibDowned, ibTraffic}, func(counter string) bool {
 		n, read := counts[counter]
 		was, known := j.history.Last(p.Name(), counter)
 		return read && known && n < was
 	})
+	if !reset {
+		return false
+	}
+	const mark = "reset"
+	again := len(j.history.Marks(p.Name(), mark, ibWindow)) > 0
+	j.history.Mark(p.Name(), mark, j.history.Now)
+	return !again
 }
 
 // isMissed reports whether a run lacks a counter of a port that was read in the last hour.

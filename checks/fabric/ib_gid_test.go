@@ -118,7 +118,9 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 		checktest.OnNode(kinds["roce, storage over a bond of two cards"], "the standby member of a bond has no GIDs", checktest.Of("-i", "3")),
 		checktest.OnNode(kinds["storage in a subnet of its own"], "two ports in a subnet of their own", nil),
 		checktest.OnNode(kinds["roce, storage over a bond of two cards"].Clone().NoGIDs("mlx5_8", 0), "nor has the member that works", nil, storage),
-		checktest.OnNode(uncabled(), "a card that was never cabled", nil, checks.Finding{Code: "ib.inactive", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
+		checktest.OnNode(uncabled(), "a card that was never cabled", nil, checks.Finding{Code: "ib.inactive", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}).
+			Holding(ibPastFile, `{"version":1,"boot":"x","devices":{"mlx5_f4_0 0000:f4:00.0 b83f:d203:00c5:1af4 Ethernet":{"seen":1767322745}}}`),
+		checktest.OnNode(uncabled(), "a card that may have been cabled", nil, checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		checktest.OnNode(uncabled(), "a card that was never cabled, and is named", checktest.Of("mlx5_f4_0"), checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		booting(checktest.OnRoCE("no address yet, a minute after a boot", nil, noAddress("rocep3s0"), checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
 			Message: name + ":  not judged in the first 300 s after a boot, booted 60 s ago: rocep3s0:1 0000:23:00.0: no usable GID, want RoCE v2 with an IP address, got " + local}), 60),

@@ -98,7 +98,7 @@ func AskUp(f *Fabric, ports []*Port, named bool, findings []checks.Finding) ([]*
 	case len(list) == 0 && len(ports) > 0:
 		severity := checks.Unknown
 		past := portsRun{Fabric: f, past: f.recallPorts()}
-		if !slices.ContainsFunc(ports, func(p *Port) bool { return !f.isStarting(p) }) || !named && past.areUncabled(ports) {
+		if !slices.ContainsFunc(ports, func(p *Port) bool { return !f.isStarting(p) }) || !named && len(past.past.File.Devices) > 0 && past.areUncabled(ports) {
 			severity = checks.Skip
 		}
 		findings = append(findings, checks.Finding{Code: "ib.inactive", Severity: severity, Device: checks.Device{Kind: "ports"}}.Describe(f.Check, "no port is %s", checks.IBActive))

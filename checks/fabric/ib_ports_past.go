@@ -48,25 +48,53 @@ func (r *portsRun) wasUp(p *Port) (now, before bool) {
 	return r.findFastest(p) > 0, len(r.past.Marks(pastName(p.HCA, p.Layer), upMark+p.Port, checks.HistoryAge)) > 0
 }
 
-// areUncabled reports whether the ports of a node are probably not cabled: a few Ethernet ports that have never been
-// up, beside a front end that works, on a platform without a number of ports.
+// anyWasUp reports whether any port is known to have been up, also one that had another name or link layer then.
+func (r *portsRun) anyWasUp() bool {
+	for _, d := range r.past.File.Devices {
+		for kind, at := range d.Marks {
+			if strings.HasPrefix(kind, upMark) && len(at) > 0 {
+				return true
+			}
+		}
+		for _, series := range d.Series {
+			if slices.ContainsFunc(series, func(p checks.Point) bool { return p.Value > 0 }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// areUncabled reports whether the ports of a node are probably not cabled: a few Ethernet ports of cards with several,
+// none of which has been up, beside a front end that works, on a platform without a number of ports. What cannot
+// be read may have been up. Before a job a port that is not up yet may be cabled.
 func (r *portsRun) areUncabled(ports []*Port) bool {
-	if platform, _ := checks.NodePlatform(r.env); platform.NetworkPorts > 0 {
+	platform, _ := checks.NodePlatform(r.env)
+	_, settling := r.SinceBoot()
+	switch {
+	case platform.NetworkPorts > 0, settling && r.env.BeforeJob(), len(r.past.Findings) > 0, r.anyWasUp():
 		return false
+	case slices.ContainsFunc(r.HCAs, func(a rdma.HCA) bool { return isUnread(&a) }):
+		return false
+	}
+	onCard, works := map[string]int{}, false
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		onCard[card(p.PCI)]++
+		works = works || p.Left == frontEnd && checks.PortActive(p.IBPort)
 	}
 	n := 0
 	for _, p := range ports {
 		if p.Left == spareLeft {
 			continue
 		}
-		now, before := r.wasUp(p)
-		if p.Layer != LayerEth || checks.PortActive(p.IBPort) || now || before ||
+		if p.Layer != LayerEth || checks.PortActive(p.IBPort) || isGarbled(p.IBPort) || onCard[card(p.PCI)] < 2 ||
 			slices.ContainsFunc(p.NetDevs, func(dev string) bool { return network.WasUp(r.env.Host, dev) }) {
 			return false
 		}
 		n++
 	}
-	return n > 0 && n < manyPorts && slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Left == frontEnd && checks.PortActive(p.IBPort) })
+	return works && n > 0 && n < manyPorts
 }
 
 // addSpares adds the second ports of front-end cards that were up earlier: those are cabled.

@@ -200,7 +200,7 @@ func (t *countTally) judgeBus(env *checks.Env, past []string) {
 		}
 	}
 	want := cmp.Or(t.want, len(t.good)+max(fewer, len(gone)))
-	if len(t.views.PCI) == 0 || len(t.views.PCI) >= want || t.enough() { // the first: a container, for example
+	if len(t.views.PCI) == 0 || len(gone) == 0 && len(t.views.PCI) >= want || t.enough() { // the first: a container, for example
 		return
 	}
 	f := checks.Finding{Code: "gpu.count.gone", Remedy: checks.PowerCycle}

@@ -28,7 +28,7 @@ import (
 // the other links are connected to a switch or a GPU. If all GPUs are on NVSwitches each must have
 // read and write access to every other one: a pair without access fails. If no pair has access it
 // only warns, since check_gpu_fabric finds the cause. Pairs of different partitions (cluster or
-// clique of the fabric) with at least two GPUs each are not judged.
+// clique of the fabric) with at least two GPUs each are not judged: it warns of the partitions.
 //
 // Errors: it judges the errors of each link since the last run of this boot, by the limits in
 // checks/gpu/nvlinkerrors.toml. At more than 100 CRC errors per second it fails, for other errors
@@ -495,6 +495,16 @@ func (r *linkRun) judgePeers() {
 	for a, g := range names {
 		bad[a] = map[string]string{}
 		members[partitionOf(g)]++
+	}
+	groups := 0
+	for p, n := range members {
+		if p != "" && n > 1 {
+			groups++
+		}
+	}
+	if groups > 1 { // on purpose, or not: a job of all GPUs is slow
+		r.Findings = append(r.Findings, checks.Finding{Code: "gpu.nvlink.p2p", Severity: checks.Warn, Remedy: checks.CheckFabric}.
+			Describe(r.name, "the GPUs of this node are in %d partitions of the fabric", groups))
 	}
 	divided := func(g, o *nvml.GPU) bool { // a GPU that is alone may be in the wrong one
 		p, q := partitionOf(g), partitionOf(o)

@@ -315,20 +315,21 @@ func nvlinkPeers(name string) []checktest.Scenario {
 	for i := range 8 {
 		split = append(split, say(i, checks.Fail, why, "NVLink traffic with 4 of 7 GPUs"))
 	}
+	two := checks.Finding{Code: "gpu.nvlink.p2p", Severity: checks.Warn, Remedy: checks.CheckFabric, Message: name + ":  the GPUs of this node are in 2 partitions of the fabric"}
 	return []checktest.Scenario{
 		checktest.OnGPUs("one GPU is cut off", nil, alone, say(3, checks.Fail, why, "NVLink traffic with 7 of 7 GPUs")),
 		checktest.OnGPUs("one GPU is cut off, in a partition of its own", nil, func(n *nvml.Snapshot) {
 			alone(n)
 			inFabric(func(f *nvml.Fabric) { f.Clique = 7 })(&n.GPUs[3])
 		}, say(3, checks.Fail, why, "NVLink traffic with 7 of 7 GPUs")),
-		checktest.OnGPUs("two partitions", nil, halves(func(f *nvml.Fabric) { f.Clique = 7 })),
-		checktest.OnGPUs("two clusters", nil, halves(func(f *nvml.Fabric) { f.Cluster = "ab" })),
+		checktest.OnGPUs("two partitions", nil, halves(func(f *nvml.Fabric) { f.Clique = 7 }), two),
+		checktest.OnGPUs("two clusters", nil, halves(func(f *nvml.Fabric) { f.Cluster = "ab" }), two),
 		checktest.OnGPUs("two halves of one partition", nil, halves(nil), split...),
 		checktest.OnGPUs("two halves, one has not joined its partition", nil, halves(func(f *nvml.Fabric) { f.Clique, f.State = 7, nvml.FabricInProgress }), split...),
 		checktest.OnGPUs("two partitions, a pair of one", nil, func(n *nvml.Snapshot) {
 			halves(func(f *nvml.Fabric) { f.Clique = 7 })(n)
 			peers(n, 5, why, 6)
-		}, say(5, checks.Fail, why, "NVLink traffic with gpu6"), say(6, checks.Fail, why, "NVLink traffic with gpu5")),
+		}, two, say(5, checks.Fail, why, "NVLink traffic with gpu6"), say(6, checks.Fail, why, "NVLink traffic with gpu5")),
 		checktest.OnGPUs("a pair, one way", nil, func(n *nvml.Snapshot) { peers(n, 3, "write: unknown", 5) },
 			say(3, checks.Fail, "write: unknown", "NVLink traffic with gpu5"), say(5, checks.Fail, "write: unknown", "NVLink traffic with gpu3")),
 		checktest.OnGPUs("no pair at all", nil, all, none...),
