@@ -65,9 +65,9 @@ func (r *portsRun) anyWasUp() bool {
 	return false
 }
 
-// areUncabled reports whether the ports of a node are probably not cabled: a few Ethernet ports of cards with several,
-// none of which has been up, beside a front end that works, on a platform without a number of ports. What cannot
-// be read may have been up. Before a job a port that is not up yet may be cabled.
+// areUncabled reports whether the ports of a node are probably not cabled: a few Ethernet ports of cards with several
+// ports, beside a front end that works, on a platform without a number of ports. None of them has been up. A port or
+// a history that cannot be read may have been up. Before a job a port that is not up yet may be cabled.
 func (r *portsRun) areUncabled(ports []*Port) bool {
 	platform, _ := checks.NodePlatform(r.env)
 	_, settling := r.SinceBoot()
