@@ -271,7 +271,11 @@ func (s *sweeper) gather(ctx context.Context) error {
 		switch {
 		case len(waiting) > 0 && !over:
 		case len(here) == 0:
-			return fmt.Errorf("%w: %s", errNoRank, cmp.Or(firstWhy(s.snapshot()), "none has answered"))
+			why := cmp.Or(firstWhy(s.snapshot()), "none has answered")
+			if gone := s.m.gone(ctx, s.job); gone != "" { // Slurm has ended the job while the ranks started
+				s.report.Interrupted, why = gone, gone
+			}
+			return fmt.Errorf("%w: %s", errNoRank, why)
 		default:
 			for _, n := range waiting {
 				s.mu.Lock()
