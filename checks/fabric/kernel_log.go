@@ -353,8 +353,7 @@ func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
 	return checks.Device{Kind: "hca", PCI: e.PCI}, false
 }
 
-// local reports whether a disk belongs to this node: others are reached over a network, or are volumes of a cloud
-// behind an emulated controller.
+// local reports whether a disk belongs to this node, and is no disk of a network or volume of a cloud.
 func local(d *disk.NVMe) bool {
 	return (d.Transport == "" || d.Transport == "pcie") && !disk.IsNetwork(d.Model)
 }
