@@ -10,9 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
@@ -32,6 +34,9 @@ func TestMain(m *testing.M) {
 		if mail := os.Getenv("TEST_MAIL"); mail != "" { // no test sends mail
 			wrap.MailPrograms = []string{"/nonexistent/mail", mail}
 		}
+		if file := os.Getenv("TEST_PANIC"); file != "" {
+			go panicAfter(file)
+		}
 		main()
 	}
 	testscript.Main(m, map[string]func(){
@@ -39,6 +44,20 @@ func TestMain(m *testing.M) {
 		"node-mark-offline": program, "node-mark-online": program, "nhc-genconf": program, "nhc-cron-genconf": program,
 		"nhc-wrapper": program, "site-wrapper": program,
 	})
+}
+
+// panicAfter panics as soon as a file exists: in a goroutine that [run.Go] has started if the file is
+// empty, or else in this one, as a library could.
+func panicAfter(file string) {
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		switch text, err := os.ReadFile(file); {
+		case err == nil && len(text) == 0:
+			run.Go(func() { panic("rogue") })
+			return
+		case err == nil:
+			panic("rogue")
+		}
+	}
 }
 
 // fakeNVML DIR MODEL N [LINE...] makes a node with N GPUs: DIR/libnvidia-ml.so.1
@@ -156,7 +175,9 @@ func runScripts(t *testing.T, dir string) {
 			e.Setenv("bin", filepath.Dir(path))
 			examples, wrong := filepath.Abs("../../conf/examples")
 			e.Setenv("examples", examples)
-			return errors.Join(err, wrong)
+			scripts, bad := filepath.Abs("../../slurm")
+			e.Setenv("scripts", scripts)
+			return errors.Join(err, wrong, bad)
 		},
 		Condition: func(cond string) (bool, error) {
 			switch {
