@@ -59,7 +59,13 @@ func TestDoing(t *testing.T) {
 		}
 		whats = append(whats, v.what)
 	}
-	if got := slices.Compact(whats); !slices.Equal(got, []string{"phase 1", "phase 2"}) && !slices.Equal(got, []string{"rogue phases", "phase 1", "phase 2"}) {
+	got := slices.Compact(whats)
+	for _, early := range []string{"", "rogue phases"} { // the worker starts, and has not named a phase yet
+		if len(got) > 0 && got[0] == early {
+			got = got[1:]
+		}
+	}
+	if !slices.Equal(got, []string{"phase 1", "phase 2"}) {
 		t.Errorf("%q", got)
 	}
 }
