@@ -107,8 +107,9 @@ func (c *Cluster) Lives(name string) bool {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	data, _ := os.ReadFile(c.Inside("/proc/" + strings.TrimSpace(string(pid)) + "/comm"))
-	return strings.TrimSpace(string(data)) == "sleep"
+	data, _ := os.ReadFile(c.Inside("/proc/" + strings.TrimSpace(string(pid)) + "/stat"))
+	_, state, found := strings.Cut(string(data), "(sleep) ")
+	return found && !strings.HasPrefix(state, "Z") // one that has ended stays until its parent asks for its status
 }
 
 // wantLeft compares which of these processes are alive and which files exist.
