@@ -140,7 +140,7 @@ func PastOf(node string) (dir, spare string) {
 // detectDistribution sets the directory of the settings. If the root file system does not answer the
 // directory is unknown, and Distribution has the error: another directory could lack MODE=observe.
 func (n *Node) detectDistribution() {
-	there := map[string]bool{}
+	first := ""
 	for _, path := range setting.Signs {
 		line := "read " + path
 		f, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: path, Line: line}, session.Reading).File(line)
@@ -149,9 +149,12 @@ func (n *Node) detectDistribution() {
 			n.Set.Vars["SYSCONFIGDIR"] = ""
 			return
 		}
-		there[path] = !f.Missing
+		if !f.Missing {
+			first = path
+			break
+		}
 	}
-	n.Set.Distribution(there)
+	n.Set.Distribution(first)
 }
 
 // OpenState opens the stored state of the node. An error there costs one warning, and the run

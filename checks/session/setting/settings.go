@@ -143,7 +143,7 @@ func New(environ []string, aroundJob bool) *Settings {
 	}
 	short, _, _ := strings.Cut(host, ".")
 	s.Vars["HOSTNAME"], s.Vars["HOSTNAME_S"] = host, short
-	s.Distribution(map[string]bool{sysconfigDir: true})
+	s.Distribution(sysconfigDir)
 	for _, n := range []string{"HOSTNAME", "HOSTNAME_S", "SYSCONFIGDIR", "LIBEXECDIR"} {
 		s.Export[n] = true
 	}
@@ -156,7 +156,7 @@ func New(environ []string, aroundJob bool) *Settings {
 	return s
 }
 
-// Signs are the paths that [Settings.Distribution] looks for.
+// Signs are the paths that [Settings.Distribution] looks for: the first that exists decides.
 var Signs = []string{debianVersion, sysconfigDir, defaultDir}
 
 const (
@@ -165,17 +165,15 @@ const (
 	defaultDir    = "/etc/default"
 )
 
-// Distribution sets the directories that differ between distributions, as LBNL NHC does. there has
-// the paths of Signs that exist.
-func (s *Settings) Distribution(there map[string]bool) {
+// Distribution sets the directories that differ between distributions, as LBNL NHC does. first is
+// the first path of Signs that exists, "" if none does.
+func (s *Settings) Distribution(first string) {
 	s.Vars["SYSCONFIGDIR"], s.Vars["LIBEXECDIR"] = "/etc/nhc/sysconfig", "/usr/libexec"
-	switch {
-	case there[debianVersion]:
+	switch first {
+	case debianVersion:
 		s.Vars["SYSCONFIGDIR"], s.Vars["LIBEXECDIR"] = defaultDir, "/usr/lib"
-	case there[sysconfigDir]:
-		s.Vars["SYSCONFIGDIR"] = sysconfigDir
-	case there[defaultDir]:
-		s.Vars["SYSCONFIGDIR"] = defaultDir
+	case sysconfigDir, defaultDir:
+		s.Vars["SYSCONFIGDIR"] = first
 	}
 }
 
