@@ -25,7 +25,13 @@ func (s Scenario) Build(t testing.TB) (root string) {
 			t.Fatal(err)
 		}
 	}
-	files, links := s.Files, s.Links
+	files, links, made := s.Files, s.Links, map[string]bool{}
+	makeDir := func(path string) {
+		if dir := filepath.Dir(path); !made[dir] {
+			made[dir] = true
+			must(os.MkdirAll(dir, 0o755))
+		}
+	}
 	if s.Node != "" { // these nodes have far more files than a scenario changes
 		files, links = s.onBench(t, root)
 	}
@@ -35,11 +41,11 @@ func (s Scenario) Build(t testing.TB) (root string) {
 			must(os.MkdirAll(path, 0o755))
 			continue
 		}
-		must(os.MkdirAll(filepath.Dir(path), 0o755))
+		makeDir(path)
 		must(WriteProgram(path, strings.ReplaceAll(content, "{root}", root)))
 	}
 	for name, target := range links {
-		must(os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		makeDir(filepath.Join(root, name))
 		must(os.Symlink(target, filepath.Join(root, name)))
 	}
 	for name, when := range s.Mtimes {

@@ -327,10 +327,7 @@ func Place(root, name, content string) error {
 	if strings.HasSuffix(name, "/") {
 		return os.MkdirAll(file, 0o755)
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(file, []byte(content), 0o644)
+	return inDir(file, func() error { return os.WriteFile(file, []byte(content), 0o644) })
 }
 
 func link(how func(from, to string) error, target, root, name string) error {
@@ -338,8 +335,16 @@ func link(how func(from, to string) error, target, root, name string) error {
 		return fmt.Errorf("%q is not a path below the node's root", name)
 	}
 	file := filepath.Join(root, name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
+	return inDir(file, func() error { return how(target, file) })
+}
+
+// inDir creates a file, and its directory if that is missing: most files share one with others.
+func inDir(file string, create func() error) error {
+	err := create()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(file), 0o755); err == nil {
+			err = create()
+		}
 	}
-	return how(target, file)
+	return err
 }

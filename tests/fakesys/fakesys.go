@@ -325,15 +325,23 @@ func (n *Node) Remove(device string) *Node {
 
 // Write creates the tree below a directory.
 func (n *Node) Write(root string) error {
+	made := map[string]bool{}
+	makeDir := func(dir string) error {
+		if made[dir] {
+			return nil
+		}
+		made[dir] = true
+		return os.MkdirAll(dir, 0o755)
+	}
 	for name, content := range n.Files {
 		p := filepath.Join(root, name)
 		if strings.HasSuffix(name, "/") {
-			if err := os.MkdirAll(p, 0o755); err != nil {
+			if err := makeDir(p); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		if err := makeDir(filepath.Dir(p)); err != nil {
 			return err
 		}
 		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
@@ -342,7 +350,7 @@ func (n *Node) Write(root string) error {
 	}
 	for name, target := range n.Links {
 		p := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		if err := makeDir(filepath.Dir(p)); err != nil {
 			return err
 		}
 		if err := os.Symlink(target, p); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 const root = "../.."
@@ -177,6 +178,7 @@ func TestBootUnit(t *testing.T) {
 }
 
 func TestRPM(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	need.Program(t, "rpmbuild")
 	need.Program(t, "cpio")
