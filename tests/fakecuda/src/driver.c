@@ -163,7 +163,7 @@ int cuDeviceTotalMem_v2(size_t *bytes, int d)
 int cuDeviceGetAttribute(int *value, int attribute, int d)
 {
 	static const struct { int attribute; double value; } usual[] = {
-		{16, 1}, {75, 9}, {76, 0},
+		{16, 2}, {75, 9}, {76, 0},
 	};
 	char name[16];
 
