@@ -125,7 +125,7 @@ var rareSeeds = []uint64{569, 591, 816, 1016, 1372, 415}
 // Small fleets accuse no healthy node and no healthy leaf, and a single faulty node is a suspect, or in a doubt.
 func TestSmallFleets(t *testing.T) {
 	t.Parallel()
-	seeds := 200
+	seeds := 50
 	if os.Getenv(tier.Setting) != "" {
 		seeds = 2000
 	}

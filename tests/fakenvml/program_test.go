@@ -253,6 +253,7 @@ func TestEveryCallHangs(t *testing.T) {
 
 // The same applies to a call that kills the process.
 func TestEveryCallCrashes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	everyCall(t, "crash", func(t *testing.T, c aCall, out string, _ time.Duration) {
 		named := regexp.MustCompile(`check_gpu_\w+:  no result: its worker died in ` + c.name + `(_v\d)?` + c.device() + `( of gpu3 0000:13:00\.0)?: .*SIGSEGV`)
