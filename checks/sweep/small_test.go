@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -125,10 +124,17 @@ var rareSeeds = []uint64{569, 591, 816, 1016, 1372, 415}
 // Small fleets accuse no healthy node and no healthy leaf, and a single faulty node is a suspect, or in a doubt.
 func TestSmallFleets(t *testing.T) {
 	t.Parallel()
-	seeds := 50
-	if os.Getenv(tier.Setting) != "" {
-		seeds = 2000
-	}
+	driveSmallFleets(t, 50)
+}
+
+func TestManySmallFleets(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	driveSmallFleets(t, 500)
+}
+
+func driveSmallFleets(t *testing.T, seeds int) {
+	t.Helper()
 	for _, stage := range Stages {
 		for fault, f := range smallFaults {
 			if f.stages != nil && !slices.Contains(f.stages, stage) {
