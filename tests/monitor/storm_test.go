@@ -39,14 +39,8 @@ func (n *node) storm(length time.Duration, blow func(end time.Time)) {
 	}
 }
 
-// lengthOf is the length of a storm.
-func lengthOf(t *testing.T) time.Duration {
-	t.Helper()
-	if os.Getenv(tier.Setting) == "" {
-		return 15 * time.Second
-	}
-	return time.Minute
-}
+// stormLength is the length of a storm.
+const stormLength = 15 * time.Second
 
 const drained = "IDLE+DRAIN NHC: gpu3 reset due 0000:13:00.0: reset the GPU (check_gpu_recovery) [gpu.recovery.reset]"
 
@@ -56,7 +50,7 @@ func TestKernelStorm(t *testing.T) {
 	n := newNode(t, "check_gpu_recovery")
 	n.start(0)
 	n.gpus("3 field 230 = 1")
-	n.storm(lengthOf(t), func(end time.Time) {
+	n.storm(stormLength, func(end time.Time) {
 		const pace, part = 100 * time.Millisecond, 800_000 / 600
 		lines := make([]string, part)
 		for i := range lines {
@@ -96,7 +90,7 @@ func TestLinkStorm(t *testing.T) {
 	set := func(name, text string) { // the file stays the same, as in sysfs
 		n.must(os.WriteFile(filepath.Join(n.root, "sys/class/infiniband/mlx5_3/ports/1", name), []byte(text), 0o644))
 	}
-	n.storm(lengthOf(t), func(end time.Time) {
+	n.storm(stormLength, func(end time.Time) {
 		flaps := 0
 		for ; time.Now().Before(end); flaps++ {
 			inside(strings.Repeat("link set flap0 down\nlink set flap0 up\n", 50))
@@ -119,7 +113,7 @@ func TestSlowGPU(t *testing.T) {
 	n.gpus("3 nvmlDeviceGetFieldValues error 10", "3 nvmlDeviceGetFieldValues late 5000")
 	n.job("4711", 3)
 	n.start(0)
-	n.storm(lengthOf(t), func(end time.Time) { time.Sleep(time.Until(end)) })
+	n.storm(stormLength, func(end time.Time) { time.Sleep(time.Until(end)) })
 	n.await("run", func() bool { return n.ledger().Runs > 0 })
 	if got := strings.Count(n.out.String(), "event gpu: gpu3: NVML has taken 5"); got != 1 || len(n.ledger().Silent) > 0 {
 		t.Errorf("reported %d times: %+v\n%s", got, n.ledger(), n.out.String())
@@ -145,10 +139,7 @@ func TestSilentGPU(t *testing.T) {
 			n.gpus(tt.lines...)
 			n.job("4711", 3)
 			n.start(0)
-			length := 100 * time.Second // the driver is asked again after 45 s
-			if os.Getenv(tier.Setting) == "long" {
-				length = 3 * time.Minute
-			}
+			const length = 100 * time.Second // the driver is asked again after 45 s
 			n.storm(length, func(end time.Time) { time.Sleep(time.Until(end)) })
 			if got := strings.Count(n.out.String(), tt.event); got != 1 || n.slurm() != tt.state || len(n.ledger().Silent) != tt.silent {
 				t.Errorf("reported %d times, the node is %s, %+v\n%s", got, n.slurm(), n.ledger(), n.out.String())

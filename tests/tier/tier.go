@@ -8,14 +8,15 @@ import (
 	"testing"
 )
 
-// Setting is the environment variable with the highest tier to run.
-const Setting = "NHC_GPU_TESTS"
+// setting is the environment variable with the highest tier to run. Tests do not read it: one with a longer
+// form is two tests, since each tier runs only the tests with its mark.
+const setting = "NHC_GPU_TESTS"
 
 // All skips a test that takes too long for make test: it runs in make test-all. Call it first in a
 // test function: the Makefile finds the marked tests by it.
 func All(t testing.TB) {
 	t.Helper()
-	if v := os.Getenv(Setting); v != "all" && v != "long" {
+	if v := os.Getenv(setting); v != "all" && v != "long" {
 		t.Skip("runs in make test-all")
 	}
 }
@@ -23,7 +24,7 @@ func All(t testing.TB) {
 // Long skips a test that takes too long for CI: it runs in make test-long.
 func Long(t testing.TB) {
 	t.Helper()
-	if os.Getenv(Setting) != "long" {
+	if os.Getenv(setting) != "long" {
 		t.Skip("runs in make test-long")
 	}
 }

@@ -13,8 +13,8 @@ import (
 )
 
 func TestTiers(t *testing.T) {
-	for setting, want := range map[string][2]bool{"": {}, "all": {true, false}, "long": {true, true}, "other": {}} {
-		t.Setenv(Setting, setting)
+	for value, want := range map[string][2]bool{"": {}, "all": {true, false}, "long": {true, true}, "other": {}} {
+		t.Setenv(setting, value)
 		for i, mark := range []func(testing.TB){All, Long} {
 			ran := false
 			t.Run("", func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestTiers(t *testing.T) {
 				ran = true
 			})
 			if ran != want[i] {
-				t.Errorf("%s=%s: mark %d runs its test: %v, want %v", Setting, setting, i, ran, want[i])
+				t.Errorf("%s=%s: mark %d runs its test: %v, want %v", setting, value, i, ran, want[i])
 			}
 		}
 	}
