@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -134,8 +135,9 @@ func TestAllScripts(t *testing.T) {
 func checkStoredEvents(t *testing.T) {
 	t.Helper()
 	var scripts string
-	all, _ := filepath.Glob("../../tests/script/*.txtar")
-	for _, path := range all {
+	quick, _ := filepath.Glob("../../tests/script/*.txtar")
+	slow, _ := filepath.Glob("../../tests/script/all/*.txtar")
+	for _, path := range slices.Concat(quick, slow) {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

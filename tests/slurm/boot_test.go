@@ -31,6 +31,7 @@ func (n *Node) wantDrained() {
 // registers, and outlives that, also if slurmctld has not seen the node since its start. If slurmctld
 // is down, the next health check after slurmd has started delivers the drain.
 func TestBootBeforeSlurmd(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := newCluster(t)
 	c.conf = strings.Replace(c.conf, "HealthCheckInterval=2\n", "HealthCheckInterval=0\n", 1)

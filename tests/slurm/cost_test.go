@@ -102,6 +102,7 @@ func TestCostOfFaults(t *testing.T) {
 
 // A reason that a person has written is not replaced, even if it begins like ours.
 func TestPersonsReasonWithOurPrefix(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	c.WaitRounds(2)
@@ -124,6 +125,7 @@ func TestPersonsReasonWithOurPrefix(t *testing.T) {
 // A drain that Slurm refuses is reported once, and delivered when it is permitted and the fault is
 // another one.
 func TestRefusedDrainIsReportedOnce(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	n := c.Nodes[0]

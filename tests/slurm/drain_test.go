@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // soon is enough for the next health check, two seconds later, to see a fault.
@@ -118,6 +120,7 @@ func TestAdministratorTakesOver(t *testing.T) {
 // If a person resumes a node that is still faulty it is drained again. The reason of an earlier
 // drain, which 24.11 keeps, does not hide the fault.
 func TestResumedTooEarly(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	n := c.Nodes[0]

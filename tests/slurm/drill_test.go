@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // A drill drains the node through slurmd's own health check, and its end resumes it. It is refused
 // beside a job.
 func TestDrill(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := startGPUs(t, "HealthCheckInterval=2")
 	n, busy := c.Nodes[0], c.Nodes[1]

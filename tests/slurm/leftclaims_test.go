@@ -13,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // group returns a cgroup, which it creates: systemd and Slurm are not here to do that.
@@ -183,6 +184,7 @@ func TestLeftoversBesideOtherClaims(t *testing.T) {
 // it has the PID of its process or the number of the job, which Slurm has requeued. On another node
 // slurmd is started with -c, which ends its steps. Jobs of the same users go on.
 func TestLeftoversAfterReboot(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := startLeaving(t)
 	booted, cleaned, apart := c.Nodes[0], c.Nodes[1], c.Nodes[2]

@@ -102,6 +102,7 @@ func TestOrdersStand(t *testing.T) {
 // A reboot that a person has requested for a node that we have drained is carried out, and then the
 // node is resumed.
 func TestRebootIsCarriedOut(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := newCluster(t)
 	c.conf += "RebootProgram=/bin/true\nResumeTimeout=600\n"

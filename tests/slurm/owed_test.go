@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // tonight runs the nightly tests by hand.
@@ -20,6 +21,7 @@ func (n *Node) tonight() {
 // test other things and pass: the node was in maintenance; or slurmctld was down, and a health
 // check failed after the tests.
 func TestFaultOfTheNightIsKept(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	const found = "NHC: check_file_test:  -f /etc/nhc/night returned 1."

@@ -40,6 +40,7 @@ func TestDrainOutsideItsPolicy(t *testing.T) {
 // A policy of nhc.toml counts the health checks of slurmd: two of three with the fault drain the node,
 // and three without it in a row, for two seconds at least, resume it.
 func TestStrikesAndPasses(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	n := c.Nodes[0]

@@ -3,6 +3,8 @@ package slurm_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // heldLines are checks that wait before they read GPUs, as long as there is a file hold.
@@ -31,6 +33,7 @@ func TestEpilogAfterRestart(t *testing.T) {
 // failed, and it drains the node as "Epilog error"; our reason replaces that. Before 26.05 it may
 // also run the epilog again.
 func TestEpilogWithoutController(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := startGPUs(t, "HealthCheckInterval=2")
 	n := c.Nodes[0]
@@ -51,6 +54,7 @@ func TestEpilogWithoutController(t *testing.T) {
 // slurmctld is down when a prolog refuses its job. It drains the node as "Prolog error" when slurmd
 // reports that; our reason replaces that.
 func TestPrologWithoutController(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := startGPUs(t, "HealthCheckInterval=2")
 	n := c.Nodes[0]

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // hold is a check line that creates a file held and waits until hold is gone.
@@ -19,6 +20,7 @@ const hold = "* || [ ! -e /etc/nhc/hold ] || { touch /etc/nhc/held; while [ -e /
 // slurmctld goes down during a check that will fail. It gets the fault once it is back, exactly
 // once.
 func TestDrainArrivesAfterRestart(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	n := c.Nodes[0]
@@ -44,6 +46,7 @@ func TestDrainArrivesAfterRestart(t *testing.T) {
 
 // Health checks that last longer than their interval overlap.
 func TestOverlappingRuns(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	n := c.Nodes[0]
@@ -72,6 +75,7 @@ func TestOverlappingRuns(t *testing.T) {
 // A check that no signal can end must not block the node's slurmd, and must not get another process
 // each interval.
 func TestFrozenWorker(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	n := c.Nodes[2]

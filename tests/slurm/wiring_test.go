@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // delivered returns a file that a site installs, with the path of the program in this cluster.
@@ -100,6 +101,7 @@ func TestWithoutTheProgram(t *testing.T) {
 // lint warns about real effects in Slurm: an empty directory drains, and so does a file that is not
 // a program.
 func TestLintForetells(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := wired(t, "BatchStartTimeout=10", "PrologFlags=NoHold")
 	n := c.Nodes[0]
