@@ -130,7 +130,7 @@ func TestSmallFleets(t *testing.T) {
 func TestManySmallFleets(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	driveSmallFleets(t, 500)
+	driveSmallFleets(t, 200)
 }
 
 func driveSmallFleets(t *testing.T, seeds int) {
