@@ -127,12 +127,14 @@ func TestSmallFleets(t *testing.T) {
 	driveSmallFleets(t, 50)
 }
 
+// The same with more of them.
 func TestManySmallFleets(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	driveSmallFleets(t, 200)
 }
 
+// driveSmallFleets drives so many small fleets of each stage and fault.
 func driveSmallFleets(t *testing.T, seeds int) {
 	t.Helper()
 	for _, stage := range Stages {

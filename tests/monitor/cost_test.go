@@ -98,8 +98,11 @@ func TestCost(t *testing.T) {
 				t.Errorf("%.1f MiB, %.2f %% of one CPU, %.1f wake-ups a second", float64(size)/(1<<20), 100*share, wakes)
 			}
 			const seconds = 20
-			quiet := n.sleeps(seconds)
-			if t.Logf("%d of %d seconds without a wake-up between 0.4 and 0.9 s", quiet, seconds); quiet == 0 { // other load delays many; what works twice a second leaves none
+			quiet := 0
+			for tries := 0; tries < 6 && quiet < seconds/2; tries++ { // a run of checks has some wake-ups, and other load delays many
+				quiet = max(quiet, n.sleeps(seconds))
+			}
+			if t.Logf("%d of %d seconds without a wake-up between 0.4 and 0.9 s", quiet, seconds); quiet < seconds/4 {
 				t.Errorf("%d of %d seconds without a wake-up between 0.4 and 0.9 s: something works more often than once a second", quiet, seconds)
 			}
 		})
