@@ -115,6 +115,9 @@ func parseXidClear(env *checks.Env, words []string) (c xidClear, err error) {
 		if errors.As(err, new(noSuchGPU)) {
 			return c, fmt.Errorf("clear %s: %w", strings.Join(words, " "), err)
 		}
+		if errors.Is(err, errNoList) {
+			return c, fmt.Errorf("clear %s: %w: name the PCI address instead: %s", strings.Join(words, " "), err, clearOf(words, w))
+		}
 		if err != nil || c.Device != "" {
 			return c, fmt.Errorf("clear %s: want a device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or one of each", strings.Join(words, " "))
 		}
@@ -144,12 +147,20 @@ func findClearDevice(env *checks.Env, word string) (string, error) {
 	}
 	gpus, err := nvidia.DriverGPUs(env.Host)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%w (%w)", errNoList, err)
 	}
 	if n >= len(gpus) {
 		return "", noSuchGPU(fmt.Sprintf("this node has no gpu%d: its driver has %s", n, checks.Plural(len(gpus), "GPU")))
 	}
 	return gpus[n], nil
+}
+
+// errNoList is the error for a number of a GPU that cannot be looked up.
+var errNoList = errors.New("the driver's list of GPUs cannot be read")
+
+// clearOf returns the command with a PCI address in place of a word.
+func clearOf(words []string, word string) string {
+	return strings.Replace("nhc-gpu clear "+strings.Join(words, " "), word, "0000:66:00.0", 1)
 }
 
 // noSuchGPU is the error for a GPU that the node does not have.

@@ -3,6 +3,8 @@ package xid
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -213,6 +215,15 @@ func TestXidClear(t *testing.T) {
 	}
 	if got := clearing("gpu9", "79"); !strings.Contains(got, "this node has no gpu9: its driver has 8 GPUs") {
 		t.Errorf("%q", got)
+	}
+	drivers := filepath.Join(m.root, "proc/driver/nvidia/gpus")
+	if err := os.Rename(drivers, drivers+"-"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"clear gpu3 79: the driver's list of GPUs cannot be read (open /proc/driver/nvidia/gpus: ", "): name the PCI address instead: nhc-gpu clear 0000:66:00.0 79"} {
+		if got := clearing("gpu3", "79"); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 	m.past = ""
 	if got := clearing(); !strings.Contains(got, "no data is kept between runs") {
