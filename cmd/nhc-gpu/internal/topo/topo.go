@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"syscall"
 	"time"
 
@@ -37,7 +38,6 @@ Exit status: 0, 10 if /sys cannot be read.`,
   nhc-gpu topo --json`,
 	}
 	cmd.Flags().BoolVar(asJSON, "json", false, "print one object of JSON")
-	cmd.Flags().Lookup("json").Hidden = true
 	return cmd
 }
 
@@ -57,7 +57,11 @@ func Print(ctx context.Context, pool *run.Pool, limit time.Duration, asJSON bool
 		err = writeTopology(&b, resp.Topo)
 	}
 	if err == nil {
-		_, err = console.Screen.Write(b.Bytes())
+		text := b.String()
+		if !asJSON {
+			text = console.Fit(text)
+		}
+		_, err = io.WriteString(console.Screen, text)
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("print the topology: %w", err)
