@@ -110,7 +110,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			c.choose(d, key, root[key])
 		default:
 			d.value(root[key], func(any) error {
-				return fmt.Errorf("key %s: want %s", key, spell.Want(key, keys))
+				return fmt.Errorf("unknown key %s: want %s", key, spell.OneOf(key, keys))
 			})
 		}
 	}
@@ -177,7 +177,7 @@ func (d *decoder) table(name string, p toml.Primitive, keys map[string]func(any)
 				return fmt.Errorf("key %s.hosts: want a [[check]] with hosts and action: a policy is for all hosts", name)
 			}
 			if !ok {
-				return fmt.Errorf("key %s.%s: want %s", name, key, spell.Want(key, slices.Sorted(maps.Keys(keys))))
+				return fmt.Errorf("unknown key %s.%s: want %s", name, key, spell.OneOf(key, slices.Sorted(maps.Keys(keys))))
 			}
 			if err := take(v); err != nil {
 				return fmt.Errorf("%s.%s: %w", name, key, err)

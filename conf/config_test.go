@@ -86,14 +86,14 @@ func TestNoConfig(t *testing.T) {
 func TestConfigErrors(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, data, want string }{
-		{"unknown key", "[prolog]\n\nbudgett = 1\n", "t.toml:3: key prolog.budgett: want budget"},
-		{"no leftovers before a job", "[prolog]\nleftovers = \"end\"\n", "t.toml:2: key prolog.leftovers: want budget, mark"},
-		{"a health check marks", "[healthcheck]\nmark = \"exit\"\n", "t.toml:2: key healthcheck.mark: want budget"},
+		{"unknown key", "[prolog]\n\nbudgett = 1\n", "t.toml:3: unknown key prolog.budgett: want budget"},
+		{"no leftovers before a job", "[prolog]\nleftovers = \"end\"\n", "t.toml:2: unknown key prolog.leftovers: want one of budget, mark"},
+		{"a health check marks", "[healthcheck]\nmark = \"exit\"\n", "t.toml:2: unknown key healthcheck.mark: want budget"},
 		{"budget of none", "[epilog]\nbudget = 0\n", "t.toml:2: epilog.budget: 0: want seconds, 1 to 3600"},
 		{"budget in words", "[epilog]\nbudget = \"10s\"\n", "t.toml:2: epilog.budget: \"10s\": want seconds, 1 to 3600"},
-		{"mode in capitals", "MODE = \"observe\"\n", "t.toml:1: key MODE: want mode"},
-		{"mode twice", "mode = \"observe\"\nMODE = \"enforce\"\n", "t.toml:2: key MODE: want mode"},
-		{"errors with a capital", "Config_errors = \"drain\"\n", "t.toml:1: key Config_errors: want config_errors"},
+		{"mode in capitals", "MODE = \"observe\"\n", "t.toml:1: unknown key MODE: want mode"},
+		{"mode twice", "mode = \"observe\"\nMODE = \"enforce\"\n", "t.toml:2: unknown key MODE: want mode"},
+		{"errors with a capital", "Config_errors = \"drain\"\n", "t.toml:1: unknown key Config_errors: want config_errors"},
 		{"mark", "[epilog]\nmark = 1\n", "t.toml:2: epilog.mark: 1: want one of drain, exit"},
 		{"action", "[policy.gpu]\naction = \"ignore\"\n", "t.toml:2: policy.gpu.action: \"ignore\": want one of none, warn, observe, drain, fail-job"},
 		{"context", "[policy.gpu]\ncontexts = [\"prologue\"]\n", "t.toml:2: policy.gpu.contexts: [\"prologue\"]: want a list of healthcheck, prolog, epilog, manual"},
@@ -101,8 +101,8 @@ func TestConfigErrors(t *testing.T) {
 		{"policy without a name", "[policy]\naction = \"warn\"\n", "t.toml:2: key policy.action: want [policy.NAME]"},
 		{"settings of NCCL that are no list", "[active]\nnccl_env = \"NCCL_IB_HCA=mlx5\"\n", "t.toml:2: active.nccl_env: \"NCCL_IB_HCA=mlx5\": want a list of texts"},
 		{"settings of NCCL that are no strings", "[active]\n\nnccl_env = [3]\n", "t.toml:3: active.nccl_env: [3]: want a list of texts"},
-		{"another key of active", "[active]\ntimeout = 3\n", "t.toml:2: key active.timeout: want nccl_env"},
-		{"two at once", "[prolog]\nx = 1\n[epilog]\ny = 1\n", "t.toml:4: key epilog.y: want budget, grace, leftovers, mark\nt.toml:2: key prolog.x"},
+		{"another key of active", "[active]\ntimeout = 3\n", "t.toml:2: unknown key active.timeout: want nccl_env"},
+		{"two at once", "[prolog]\nx = 1\n[epilog]\ny = 1\n", "t.toml:4: unknown key epilog.y: want one of budget, grace, leftovers, mark\nt.toml:2: unknown key prolog.x"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

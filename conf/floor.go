@@ -130,7 +130,7 @@ func wrongKey(key string, v any, want string) error {
 func parseFloor(table map[string]any) (f Floor, err error) {
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		if !slices.Contains(floorKeys, key) {
-			return f, &keyError{key, fmt.Errorf("floor: key %s: want %s", key, strings.Join(floorKeys, ", "))}
+			return f, &keyError{key, fmt.Errorf("floor: unknown key %s: want one of %s", key, strings.Join(floorKeys, ", "))}
 		}
 	}
 	name, _ := table["test"].(string)

@@ -116,7 +116,7 @@ func TestWrongFloors(t *testing.T) {
 		with("\"GB/s\"", "\"MB/s\""):                             ":21: floor: unit = \"MB/s\": want \"GB/s\", the unit of all_reduce",
 		with("source = \"measured\"\n", ""):                      ":15: floor: no source: want where the number is from",
 		with("verified = false", "verified = \"no\""):            ":23: floor: verified = \"no\": want true or false",
-		with("verified = false", "checked = false"):              ":23: floor: key checked: want test, algorithm, size, ranks, value, unit, source, verified",
+		with("verified = false", "checked = false"):              ":23: floor: unknown key checked: want one of test, algorithm, size, ranks, value, unit, source, verified",
 		head + floor + floor:                                     ":15: floor of all_reduce, ring, 16G, 8 ranks is there already, at line 5",
 		head + "floor = 3":                                       ":4: ",
 		"[[platform.floor]]\nvalue = 3\n":                        ":1: a floor before any [[platform]]",

@@ -46,7 +46,7 @@ uncounted = "hold"
 		`exempt = [""]`:          `t.toml:2: guard.exempt: [""]: want a list of texts`,
 		`uncounted = "Drain"`:    `t.toml:2: guard.uncounted: "Drain": want`,
 		"percent = 0\nnodes = 0": `guard.percent and guard.nodes are both 0`,
-		"limit = 3":              `t.toml:2: key guard.limit: want`,
+		"limit = 3":              `t.toml:2: unknown key guard.limit: want`,
 		"percent = 0\nnodes = 0\nenabled = false": "",
 	} {
 		_, err := ParseTOML("t.toml", []byte("[guard]\n"+text+"\n"))

@@ -58,7 +58,7 @@ func TestOutputErrors(t *testing.T) {
 		`command = ["/bin/mail", 3]`:       `output.command: ["/bin/mail", 3]: want a list`,
 		`command_on = "failure"`:           `output.command_on: "failure": want`,
 		`command_timeout = 0`:              `output.command_timeout: 0: want seconds, 1 to`,
-		`json = "/var/log/nhc-gpu/nhc.js"`: `key output.json: want`,
+		`json = "/var/log/nhc-gpu/nhc.js"`: `unknown key output.json: want`,
 	} {
 		c, err := ParseTOML("t.toml", []byte("[output]\n"+text+"\n"))
 		if err == nil || !strings.HasPrefix(err.Error(), "t.toml:2: "+want) {

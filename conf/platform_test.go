@@ -171,11 +171,11 @@ func TestWrongPlatforms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"x":                              ":1: no \"=\" after the key, want KEY = VALUE",
-		"\nx = 3":                        ":2: key x: want [[platform]], [sources]",
-		"platform = 3":                   ":1: key platform: want [[platform]]",
+		"\nx = 3":                        ":2: unknown key x: want one of [[platform]], [sources]",
+		"platform = 3":                   ":1: unknown key platform: want [[platform]]",
 		"[[platform]]\n":                 ":1: no name, want name = \"...\"",
 		"\n\n[[platform]]\nname = \"a\"": ":3: platform \"a\" has no devices, and no platform of that name is known",
-		"[[platform]]\nname = \"a\"\n\n[[platform]]\nname = \"b\"\ncores = 3":                                          ":6: key cores: want name, devices",
+		"[[platform]]\nname = \"a\"\n\n[[platform]]\nname = \"b\"\ncores = 3":                                          ":6: unknown key cores: want one of name, devices",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n[[platform]]\nname = \"a\"\ndevices = [\"2331\"]":           ":4: platform \"a\" is there already, at line 1",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n[[platform]]\nname = \"b\"\ndevices = [\"2331\", \"2330\"]": ":4: platforms \"a\" and \"b\" fit the same GPUs",
 		"[[platform]]\nname = \"a\"\ndevices = \"2330\"":                                                               ":3: \"2330\": want a list of PCI device ids",
@@ -192,7 +192,7 @@ func TestWrongPlatforms(t *testing.T) {
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpu_network = [\"numa\", \"switch\"]":                       ":4: gpu_network = [\"numa\", \"switch\"]: want one word",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\nnetwork_rate = \"400\"":                                     ":4: network_rate = \"400\": want a whole number up to 10000",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { source = \"x\" }":                                  ":4: gpus = nothing: want a whole number",
-		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, from = \"x\" }":                         ":4: gpus: key from: want value, at, source, verified",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, from = \"x\" }":                         ":4: gpus: unknown key from: want one of value, at, source, verified",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, verified = 1 }":                         ":4: gpus: verified = 1: want true or false",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n\n[[platform]]\nname = \"b\"\ndevices = [\"1\"]\n":          ":7: \"1\": want PCI device ids",
 		"\x00": ": binary data, want TOML",

@@ -73,7 +73,7 @@ func (r *platformReader) section(text string, line int) {
 			at := Pos{r.file, line + headerLines(text, "platform.floor")[0] - 1}
 			r.errs = append(r.errs, fmt.Errorf("%s: a floor before any [[platform]]: want it after its [[platform]]", at))
 		default:
-			r.note(md.PrimitiveDecode(root[key], mistake("key "+key+": want "+spell.Want(key, []string{"[[platform]]", "[sources]"}))))
+			r.note(md.PrimitiveDecode(root[key], mistake("unknown key "+key+": want "+spell.OneOf(key, []string{"[[platform]]", "[sources]"}))))
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primi
 			r.note(md.PrimitiveDecode(table[key], &f))
 			p.Figures[key] = f.figure
 		default:
-			r.note(md.PrimitiveDecode(table[key], mistake("key "+key+": want "+spell.Want(key, append([]string{"name", "devices", "subsystems", "[[platform.floor]]"}, FigureKeys()...)))))
+			r.note(md.PrimitiveDecode(table[key], mistake("unknown key "+key+": want "+spell.OneOf(key, append([]string{"name", "devices", "subsystems", "[[platform.floor]]"}, FigureKeys()...)))))
 		}
 	}
 	if p.Name == "" {
@@ -192,7 +192,7 @@ func (r *figureReader) UnmarshalTOML(v any) error {
 		case "verified":
 			r.figure.Verified, ok = table[key].(bool)
 		default:
-			return fmt.Errorf("%s: key %s: want %s", r.key, key, spell.Want(key, []string{"value", "at", "source", "verified"}))
+			return fmt.Errorf("%s: unknown key %s: want %s", r.key, key, spell.OneOf(key, []string{"value", "at", "source", "verified"}))
 		}
 		if !ok {
 			return fmt.Errorf("%s: %s = %s: want %s", r.key, key, tomltext.Value(table[key]), map[string]string{"at": "text in quotes", "source": "text in quotes", "verified": "true or false"}[key])

@@ -43,7 +43,7 @@ contexts = ["healthcheck"]
 		`why = ""`:                `policy.gpu.why: "": want a text of one line`,
 		`remedy = 3`:              `policy.gpu.remedy: 3: want a text of one line`,
 		`action = "observed"`:     `policy.gpu.action: "observed": want observe`,
-		`strike = 3`:              `key policy.gpu.strike: want strikes`,
+		`strike = 3`:              `unknown key policy.gpu.strike: want strikes`,
 		`strikes = 9999999999999`: `policy.gpu.strikes: 9999999999999: want "N of M" runs`,
 	} {
 		if _, err := ParseTOML("nhc.toml", []byte("[policy.gpu]\n"+text+"\n")); err == nil || !strings.HasPrefix(err.Error(), "nhc.toml:2: "+want) {

@@ -47,7 +47,7 @@ window = "24h"
 		"do = \"reset-gpu\"\ncommand = [\"ipmi\"]":                  `want the absolute path of a program first`,
 		"do = \"reset-gpu\"\ntimeout = \"3h\"":                      `want a duration from 1s to 2h0m0s`,
 		"do = \"reset-gpu\"\nattempts = 0":                          `remedy.x.attempts: 0: want a whole number, 1 to 100`,
-		"do = \"reset-gpu\"\nretries = 1":                           `t.toml:3: key remedy.x.retries: want`,
+		"do = \"reset-gpu\"\nretries = 1":                           `t.toml:3: unknown key remedy.x.retries: want`,
 	} {
 		c, err := ParseTOML("t.toml", []byte("[remedy.x]\n"+text+"\n"))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -64,10 +64,10 @@ func TestParseTOMLErrors(t *testing.T) {
 	tests := []struct{ name, data, want string }{
 		{"syntax", "[[check]]\nname = \"x\"\nfs = /home\n", "t.toml:3: got \"/\", want text in quotes, a number, true, false or a list"},
 		{"unknown keys, all at once", "timeout = 5\n\n[[check]]\nname = \"x\"\n[defaults]\na = 1\n[[checks]]\nname = \"y\"\n",
-			"t.toml:7: key checks: want [[check]]\nt.toml:5: key defaults: want mode, config_errors, [[check]], [policy.NAME], [active], [output], [guard], [remedy.NAME], [healthcheck], [prolog], [epilog]\n" +
-				"t.toml:1: key timeout: want mode, config_errors, [[check]], [policy.NAME], [active], [output], [guard], [remedy.NAME], [healthcheck], [prolog], [epilog]"},
-		{"a table", "\n[check]\nname = \"x\"\n", "t.toml:2: key check: want [[check]]"},
-		{"a list of inline tables", "check = [{name = \"x\"}]\n", "t.toml:1: key check: want [[check]]"},
+			"t.toml:7: unknown key checks: want [[check]]\nt.toml:5: unknown key defaults: want one of mode, config_errors, [[check]], [policy.NAME], [active], [output], [guard], [remedy.NAME], [healthcheck], [prolog], [epilog]\n" +
+				"t.toml:1: unknown key timeout: want one of mode, config_errors, [[check]], [policy.NAME], [active], [output], [guard], [remedy.NAME], [healthcheck], [prolog], [epilog]"},
+		{"a table", "\n[check]\nname = \"x\"\n", "t.toml:2: unknown key check: want [[check]]"},
+		{"a list of inline tables", "check = [{name = \"x\"}]\n", "t.toml:1: unknown key check: want [[check]]"},
 		{"names and hosts, all at once", "[[check]]\n[[check]]\nname = 5\n[[check]]\nname = \"x\"\nhosts = [\"a\"]\n[[check]]\nname = \"\"\n",
 			"t.toml:1: no name, want name = \"...\"\nt.toml:2: name = 5: want text in quotes\n" +
 				"t.toml:4: hosts = [\"a\"]: want text in quotes\nt.toml:7: no name, want name = \"...\""},

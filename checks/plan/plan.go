@@ -259,7 +259,7 @@ func UnknownPolicy(c *conf.Config) error {
 		_, ok := checks.Lookup(name)
 		switch {
 		case conf.IsCode(name) && !checks.KnownCode(name), !conf.IsCode(name) && !ok && !slices.Contains(checks.Classes(), name):
-			errs = append(errs, fmt.Errorf("%s: policy.%s: want %s", c.Places[name], name, wantPolicy(name)))
+			errs = append(errs, fmt.Errorf("%s: %s", c.Places[name], unknownPolicy(name)))
 		case name == checks.ClassShell && !p.Action.Acts():
 			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash decides itself whether it fails or warns", c.Places[name], p.Action))
 		case name == checks.ClassShell && (p.Strikes.Counts() || p.Hours != nil || p.Remedy != ""):
@@ -277,16 +277,28 @@ func UnknownPolicy(c *conf.Config) error {
 	return errors.Join(errs...)
 }
 
-// wantPolicy returns the name of a policy that a misspelt one stands for, or else all.
-func wantPolicy(name string) string {
-	known := append(checks.Names(), checks.Classes()...)
+// unknownPolicy returns the error of a policy whose name nothing has, with the table that it stands for.
+func unknownPolicy(name string) string {
+	known, text := append(checks.Names(), checks.Classes()...), "no check and no class has this name"
 	if conf.IsCode(name) {
-		known = checks.Codes()
+		known, text = nil, "no code begins with it"
+		for _, code := range checks.Codes() {
+			for at, c := range code {
+				if c == '.' {
+					known = append(known, code[:at])
+				}
+			}
+			known = append(known, code)
+		}
 	}
+	want := "the code of a finding, the name of a check, or a class: " + strings.Join(checks.Classes(), ", ")
 	if near := spell.Nearest(name, known); near != "" {
-		return near
+		want = fmt.Sprintf("[policy.%s]", near)
+		if conf.IsCode(near) {
+			want = fmt.Sprintf("[policy.%q]", near)
+		}
 	}
-	return "the code of a finding, the name of a check, or a class: " + strings.Join(checks.Classes(), ", ")
+	return fmt.Sprintf("policy %q: %s: want %s", name, text, want)
 }
 
 func (b *builder) reportProblem(pos conf.Pos, name string, err error) *checks.Finding {
