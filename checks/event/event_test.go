@@ -257,6 +257,7 @@ func TestWrite(t *testing.T) {
 		{"nagios", faulty(), 2, "NHC CRITICAL - check_gpu_recovery: gpu3 0000:66:00.0: the GPU is lost / \"x\"|failed=2;;1 warned=1;1 unknown=1 passed=1 time=0.042s\n"},
 		{"npd", healthy(), 0, "node is healthy\n"},
 		{"npd", faulty(), 1, "check_gpu_recovery gpu.recovery.lost gpu3 and 3 more\n"},
+		{"npd", &Event{Verdict: checks.Unknown, Results: []Result{{Check: Whole, Severity: checks.Unknown, Remedy: checks.FixConfig, Message: "/home/alice/nhc.conf: x"}}}, 3, "unknown: configuration unusable, run nhc-gpu lint\n"},
 		{"npd", drill, 1, "[drill] check_gpu_recovery gpu.recovery.lost gpu3 and 3 more\n"},
 		{"nagios", drill, 2, "NHC CRITICAL - [drill] check_gpu_recovery gpu.recovery.lost gpu3|failed=2;;1 warned=1;1 unknown=1 passed=1 time=0.042s\n"},
 		{"npd", &Event{Verdict: checks.Unknown, Results: []Result{{Check: "c", Severity: checks.Unknown, Code: "é" + strings.Repeat("d", 90), Message: "alice"}}}, 3, "c _" + strings.Repeat("d", 77) + "\n"},

@@ -123,6 +123,9 @@ func (e *Event) npd() string {
 		return "node is healthy\n"
 	}
 	what := worst.name()
+	if worst.Check == Whole && worst.Remedy == checks.FixConfig {
+		what = "unknown: configuration unusable, run nhc-gpu lint"
+	}
 	if more := len(e.Findings()) - 1; more > 0 {
 		what += fmt.Sprintf(" and %d more", more)
 	}
