@@ -142,6 +142,20 @@ func TestFoldDevices(t *testing.T) {
 	}
 }
 
+// An action that was not carried out is held, not skipped; a report without a row has one blank line.
+func TestTableOfHeldAction(t *testing.T) {
+	t.Parallel()
+	r := &Report{Version: "1", Node: "n1", From: "check_x", Rows: []Row{{Severity: checks.Skip, Name: "check_x", Code: checks.HeldCode, Message: "not done: would create /made"}}}
+	const want = "nhc-gpu 1 on n1, checking check_x\n\n held    check_x  not done: would create /made\n\n0 ok, 0 skipped, 0 warn, 0 unknown, 0 fail\n1 action held; --act carries it out\n"
+	if diff := cmp.Diff(want, printed(r, View{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	none := &Report{Version: "1", Node: "n1", From: "f", Failed: true, Rows: []Row{{Name: "check_x"}}}
+	if diff := cmp.Diff("nhc-gpu 1 on n1, checking f\n\n1 ok, 0 skipped, 0 warn, 0 unknown, 0 fail\n", printed(none, View{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // No line is longer than the terminal, none ends in a blank, and nothing is lost.
 func TestTableIsWrapped(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,9 @@ func (r *Report) Table(w io.Writer, v View) error {
 		return p.err
 	}
 	p.wrapped("", 2, fmt.Sprintf("nhc-gpu %s on %s, checking %s", r.Version, r.Node, r.From))
-	p.line("%s", r.shellText())
+	if text := r.shellText(); text != "" || len(rows) > 0 {
+		p.line("%s", text)
+	}
 	p.rows(rows)
 	if !r.Failed && len(r.Facts) > 0 {
 		p.line("\nThis node:")
@@ -44,7 +46,7 @@ func (r *Report) Table(w io.Writer, v View) error {
 		if n == 1 {
 			them = "it"
 		}
-		p.line("%s not done; --act carries %s out", checks.Plural(n, "action"), them)
+		p.line("%s held; --act carries %s out", checks.Plural(n, "action"), them)
 	}
 	return p.err
 }
@@ -142,7 +144,7 @@ func (p *page) rows(rows []Row) {
 		if row.Took >= time.Second {
 			text += fmt.Sprintf(" (%.1f s)", row.Took.Seconds())
 		}
-		head := fmt.Sprintf(" %s %-*s", p.colour(row.Severity), width, row.Name)
+		head := fmt.Sprintf(" %s %-*s", p.result(row), width, row.Name)
 		if utf8.RuneCountInString(row.Name) > width {
 			p.line("%s", head)
 			head = strings.Repeat(" ", indent-2)
@@ -205,6 +207,14 @@ func (p *page) devices(rows []Row) {
 		seen[d] = true
 		p.line("  %s%s%s", d, checks.Before(", serial ", d.Serial, ""), checks.Before(", UUID ", d.UUID, ""))
 	}
+}
+
+// result returns the result of a row: "held" for an action that was not carried out.
+func (p *page) result(r *Row) string {
+	if r.isHeld() {
+		return fmt.Sprintf("%-*s", len("unknown"), "held")
+	}
+	return p.colour(r.Severity)
 }
 
 // colour returns a severity, as wide as the widest.

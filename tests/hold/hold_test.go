@@ -290,7 +290,7 @@ func (n *node) held(t *testing.T, out string) {
 		t.Errorf("the table does not name %q", want)
 	}
 	rows := strings.Count(out, "not done: would ")
-	if !strings.Contains(out, fmt.Sprintf("\n%d actions not done; --act carries them out\n", rows)) {
+	if !strings.Contains(out, fmt.Sprintf("\n%d actions held; --act carries them out\n", rows)) {
 		t.Errorf("%d rows, and no such number below the table", rows)
 	}
 	if !strings.Contains(out, "\n1 shell line was run; --no-shell skips it\n") {

@@ -44,7 +44,11 @@ func describeCPU(h *probe.Host) probe.Fact {
 	if err != nil {
 		return probe.Fact{Thing: "CPU", Detail: err.Error()}
 	}
-	return probe.Fact{Thing: "CPU", Found: true, Detail: fmt.Sprintf("%d sockets, %d cores, %d threads", c.Sockets, c.Cores, c.Threads)}
+	sockets := "sockets"
+	if c.Sockets == 1 {
+		sockets = "socket"
+	}
+	return probe.Fact{Thing: "CPU", Found: true, Detail: fmt.Sprintf("%d %s, %d cores, %d threads", c.Sockets, sockets, c.Cores, c.Threads)}
 }
 
 func describeMemory(h *probe.Host) probe.Fact {
