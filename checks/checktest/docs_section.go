@@ -270,7 +270,7 @@ func unitOf(kind reflect.Type, meaning string) string {
 func writeMessages(page *strings.Builder, names []string) {
 	head := "\n| message | result | code | what to do |\n|---|---|---|---|\n"
 	for _, f := range messagesOf(names) {
-		fmt.Fprintf(page, "%s| %s | %s | `%s` | %s |\n", head, code(strings.ReplaceAll(f.Message, "{root}", "")), f.Severity, f.Code, cell(f.Advice()))
+		fmt.Fprintf(page, "%s| %s | %s | `%s` | %s |\n", head, code(strings.ReplaceAll(f.Message, "{root}", "")), severitiesOf(names, f.Code), f.Code, cell(f.Advice()))
 		head = ""
 	}
 }
@@ -289,6 +289,29 @@ func messagesOf(names []string) (list []checks.Finding) {
 		}
 	}
 	return list
+}
+
+// severitiesOf returns the severities that a code has in the tests of checks: "warn or fail".
+func severitiesOf(names []string, code string) string {
+	var list []checks.Severity
+	for _, name := range names {
+		for _, s := range scenariosOf(name) {
+			for _, f := range s.Want {
+				if f.Code == code && f.Severity != checks.OK {
+					list = append(list, f.Severity)
+				}
+			}
+		}
+	}
+	slices.Sort(list)
+	if len(list) == 0 {
+		return checks.OK.String()
+	}
+	var texts []string
+	for _, s := range slices.Compact(list) {
+		texts = append(texts, s.String())
+	}
+	return strings.Join(texts, " or ")
 }
 
 const docsWidth = 100

@@ -56,7 +56,7 @@ func referencePage(t *testing.T, own []string) string {
 			if !info.Bears(f.Code) {
 				continue // of a device that another check judges
 			}
-			fmt.Fprintf(&b, "\n[[check.finding]]\ncode = %q\nseverity = %q\n", f.Code, f.Severity)
+			fmt.Fprintf(&b, "\n[[check.finding]]\ncode = %q\nseverity = %q\n", f.Code, severitiesOf(names, f.Code))
 			if remedy := checks.RemedyOf(f); remedy != checks.NoRemedy {
 				fmt.Fprintf(&b, "remedy = %q\n", remedy)
 			}

@@ -31,7 +31,7 @@ type Argument struct {
 	About   string
 }
 
-// Finding is a finding as a test of the check has it.
+// Finding is a finding as a test of the check has it. Severity has all severities of its code: "warn or fail".
 type Finding struct {
 	Code, Severity, Message string
 
@@ -72,17 +72,26 @@ func (e *Entry) finding(code string) *Finding {
 	return &Finding{Code: code}
 }
 
-// effect returns what a finding of this severity does to the node.
-func (f *Finding) effect() string {
-	switch f.Severity {
-	case checks.Fail.String():
-		return "fail: drains the node"
-	case checks.Warn.String():
-		return "warn: logged, the node stays in service"
-	case checks.Unknown.String():
-		return "unknown: logged, the state of the node does not change"
+// effect returns what findings of these severities do to the node. fails is a check with a finding that fails.
+func effect(severities map[string]bool, fails string) string {
+	var list []string
+	for s := checks.Skip; s <= checks.Fail; s++ {
+		if severities[s.String()] {
+			list = append(list, s.String())
+		}
 	}
-	return f.Severity
+	switch text := strings.Join(list, " or "); {
+	case text == checks.Fail.String():
+		return "fail: drains the node"
+	case fails != "":
+		return text + " (drains the node): explain " + fails + " says when"
+	case text == checks.Warn.String():
+		return "warn: logged, the node stays in service"
+	case text == checks.Unknown.String():
+		return "unknown: logged, the state of the node does not change"
+	default:
+		return text
+	}
 }
 
 // text returns the message without the name of the check.

@@ -2,6 +2,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -80,8 +81,13 @@ func Explain(env *checks.Env, text string) (string, error) {
 			return answer, nil
 		}
 	}
-	return "", fmt.Errorf("%q is unknown%s: want the name of a check, the code of a finding (gpu.recovery.lost), a line of the kernel's log, "+
-		"an Xid (79, sxid:12028), a reason or message of nhc-gpu, or a counter (symbol_error)", text, near)
+	want := ": want"
+	if near != "" {
+		want = near + " Otherwise want"
+	}
+	return "", fmt.Errorf("%q is unknown%s the name of a check, the code of a finding (gpu.recovery.lost), a line of the kernel's log, "+
+		"an Xid (79, sxid:12028), a reason or message of nhc-gpu, or a counter (symbol_error); "+
+		"other messages: /usr/share/doc/nhc-gpu/docs/troubleshooting.md; settings: nhc.conf(5)", text, want)
 }
 
 var (
@@ -131,27 +137,31 @@ func explainCode(env *checks.Env, code string) string {
 		return ""
 	}
 	var by []string
-	finding, severities := &Finding{}, map[string]bool{}
+	finding, fails, severities := &Finding{}, "", map[string]bool{}
 	for _, name := range checks.Names() {
 		if info, _ := checks.Lookup(name); info.Bears(code) {
 			by = append(by, name)
+			f := entryOf(name).finding(code)
 			if finding.Severity == "" {
-				finding = entryOf(name).finding(code)
+				finding = f
 			}
-			for _, f := range entryOf(name).Findings {
-				severities[f.Severity] = severities[f.Severity] || f.Code == code
+			for severity := range strings.SplitSeq(f.Severity, " or ") {
+				severities[severity] = true
+				if severity == checks.Fail.String() {
+					fails = cmp.Or(fails, name)
+				}
 			}
 		}
 	}
 	rule := policyOf(code)
-	if finding.Severity != "" && !severities[checks.Fail.String()] {
+	if finding.Severity != "" && fails == "" {
 		rule = "" // a policy is for failures
 	}
 	found := strings.Join(by, " ")
 	if strings.HasPrefix(code, "gpu.recovery.") {
 		found += ", or the first GPU check that meets it"
 	}
-	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "policy", rule, "example", finding.text(),
+	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", effect(severities, fails), "policy", rule, "example", finding.text(),
 		"remedy", string(finding.Remedy), "do", do)
 }
 

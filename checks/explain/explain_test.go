@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
@@ -87,6 +88,31 @@ func TestSlurmReasons(t *testing.T) {
 				t.Errorf("%s: %v, want %q in\n%s", r.Reason, err, want, got)
 			}
 		}
+	}
+}
+
+// No code that fails in a test of its check is explained as one that only warns.
+func TestExplainSeverities(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, nil)
+	scenarios, err := selftest.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scenarios {
+		for _, w := range s.Want {
+			if w.Severity != checks.Fail.String() || checks.SharedAdvice()[w.Code] != "" {
+				continue
+			}
+			got, err := Explain(env, w.Code)
+			if err != nil || strings.Contains(got, "  found by ") && (!strings.Contains(got, "fail") || !strings.Contains(got, "  policy ")) {
+				t.Errorf("%s: fails in %q of %s: %v\n%s", w.Code, s.Name, s.Check, err, got)
+			}
+		}
+	}
+	const want = "  severity   warn or fail (drains the node): explain check_gpu_nvlink says when\n"
+	if got, err := Explain(env, "gpu.nvlink.errors"); err != nil || !strings.Contains(got, want) {
+		t.Errorf("%v, want %q in\n%s", err, want, got)
 	}
 }
 
@@ -190,6 +216,7 @@ func TestExplainMessage(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"check_gpu_ec": "did you mean check_gpu_ecc?", "gpu.ec.off": "did you mean gpu.ecc.off?", "NHC: gpu3": "want the name of a check", "NHC: ": "want",
+		"Health check unknown": "other messages: /usr/share/doc/nhc-gpu/docs/troubleshooting.md; settings: nhc.conf(5)",
 	} {
 		if got, err := Explain(env, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q\n%s", text, err, want, got)

@@ -42,7 +42,7 @@ func explainRecipes(word string) string {
 			continue
 		}
 		if b.Len() == 0 {
-			b.WriteString("Lines of nhc.conf for things that no built-in check reads (docs/recipes.md):\n")
+			b.WriteString("Lines of nhc.conf for things that no built-in check reads (/usr/share/doc/nhc-gpu/docs/recipes.md):\n")
 		}
 		b.WriteString("  " + r.About + "\n      line     " + r.Line + "\n" + wrapped("      finds    ", r.Catches))
 	}
