@@ -50,7 +50,7 @@ func (l *linter) settings(unusable error) {
 	}
 	if unusable != nil {
 		if end, ok := errors.AsType[*open.Ended](unusable); !ok {
-			l.errors(unusable)
+			l.unusableSettings(path, unusable)
 		} else if l.count(mistake) == 0 {
 			l.say(mistake, "", "%s: ends each run with exit status %d", path, end.Status)
 		}
@@ -68,6 +68,25 @@ func (l *linter) settings(unusable error) {
 		helper := cmp.Or(f.Set.Get(name), f.Set.Get("HELPERDIR")+"/node-mark-"+strings.ToLower(strings.TrimSuffix(name, "_NODE")))
 		if f.Set.CustomHelper(name) && strings.HasPrefix(helper, "/") && missing(helper) {
 			l.add(finding{File: path, Severity: warning, Text: name + ": no such file: " + helper, Now: "a run cannot change the state of the node", Fix: "remove HELPERDIR and " + name + ": nhc-gpu then calls scontrol itself"})
+		}
+	}
+}
+
+// unusableSettings adds the error of settings with which no run checks anything, unless the text of the file has shown it.
+func (l *linter) unusableSettings(path string, err error) {
+	shown := func(f finding) bool {
+		return f.File == path && f.Severity == mistake && f.Word != "" && strings.HasPrefix(err.Error(), f.Word+":")
+	}
+	if slices.ContainsFunc(l.list, shown) {
+		return
+	}
+	before := len(l.list)
+	l.errors(err)
+	for i := range l.list[before:] {
+		f := &l.list[before+i]
+		f.Now = cmp.Or(f.Now, nothingRuns)
+		if f.Fix == "" && f.Line > 0 {
+			f.Fix = "balance quotes and brackets: bash -n " + path + " shows the place"
 		}
 	}
 }
@@ -151,7 +170,10 @@ func (l *linter) contexts() {
 	l.errors(err)
 	main := l.checkLines(path, data)
 	if !ok && len(l.f.Tables) == 0 && l.count(mistake) == 0 {
-		l.say(warning, "on a node: nhc-gpu genconf -c "+path+"; elsewhere name the files: nhc-gpu lint FILE...", "read %s: no such file: nothing is checked, and every node counts as healthy", path)
+		l.say(warning, "on a healthy node: nhc-gpu genconf --dir "+filepath.Dir(path)+" -H 'gpu*' (-H: the hosts of the lines); elsewhere name the files: nhc-gpu lint FILE...", "read %s: no such file: nothing is checked, and every node counts as healthy", path)
+	}
+	if idle := idleHere(l.f); idle != nil && ok && !l.o.Elsewhere() && !l.at(path, 0, warning) {
+		l.add(*idle)
 	}
 	for _, role := range startedRoles {
 		l.in(role)
@@ -181,9 +203,24 @@ func (l *linter) contexts() {
 			}
 		}
 		l.mute[role] = n == 0 && skipped > 0
+		if l.refused {
+			n, skipped = 0, 0
+		}
 		l.runs = append(l.runs, contextOf{role.String(), n, skipped, l.f.Allowed().Seconds(), whySkipped(role)})
 	}
 	l.sayTooLong()
+}
+
+// idleHere returns the finding that no line of a plan is for this host, nil if one is.
+func idleHere(f *open.Files) *finding {
+	isCheck := func(s plan.Step) bool { return s.Kind != plan.Assign }
+	if f.Others == 0 || f.Eval != "" || len(f.Plan.Skipped) > 0 || slices.ContainsFunc(f.Plan.Steps, isCheck) {
+		return nil
+	}
+	return &finding{
+		File: f.Path, Severity: warning, Text: "no line is for this host (" + f.Set.Get("HOSTNAME_S") + ")", Now: "nothing is checked, and the node counts as healthy",
+		Fix: "change the targets of its lines, or write it again: nhc-gpu genconf --dir DIR -H 'gpu*'",
+	}
 }
 
 // longTests are the active tests of one file that take longer than every run of slurmd's.
@@ -287,8 +324,25 @@ func (l *linter) step(s *plan.Step) {
 		f.Fix = usageOf(info)
 	}
 	f.Text, _, _ = strings.Cut(strings.TrimPrefix(text, s.Pos.String()+": "), "; usage: ")
+	if m := unknownKey().FindStringSubmatch(f.Text); s.Table != nil && m != nil {
+		f.Text, f.Word, f.Fix = m[1], m[2], "one of "+m[3]
+		if !strings.Contains(m[3], ", ") {
+			f.Fix = m[3] + " = " + tomlText(s.Table[m[2]])
+		}
+	}
 	l.locate(&f)
 	l.add(f)
+}
+
+// unknownKey finds the key of a table that a check does not have, and the ones that it has.
+var unknownKey = checks.Lazily(`^(.*unknown key "(.*)"), want (.*)$`)
+
+// tomlText writes a value of a table.
+func tomlText(value any) string {
+	if text, ok := value.(string); ok {
+		return strconv.Quote(text)
+	}
+	return strings.ReplaceAll(fmt.Sprint(value), " ", ", ")
 }
 
 // siteFile is a file of the site that a variable names.

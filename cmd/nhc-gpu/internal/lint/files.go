@@ -279,6 +279,11 @@ func (l *linter) tableValues(s *site, step *plan.Step) {
 		f.Fix = strconv.Quote(m.better)
 	default:
 		f.Fix = fmt.Sprintf("%s = %q", key(m.Word), m.better)
+		for _, word := range slices.Sorted(maps.Keys(m.others)) {
+			if word != m.Word && key(word) != "" {
+				f.Fix += fmt.Sprintf(", %s = %q", key(word), m.others[word])
+			}
+		}
 	}
 	l.locate(&f)
 	l.add(f)
@@ -339,6 +344,9 @@ func (l *linter) fileErrors(err error, now string) {
 	for i := range l.list[before:] {
 		f := &l.list[before+i]
 		f.Now = now
+		if strings.HasPrefix(f.Text, "unknown key ") || strings.HasPrefix(f.Text, "policy ") {
+			f.Text = strings.TrimSuffix(f.Text, ": want "+f.Fix)
+		}
 		switch {
 		case strings.Contains(f.Text, "quotes are not closed"):
 			f.Text, f.Fix = `a " has no partner`, "close the quote"

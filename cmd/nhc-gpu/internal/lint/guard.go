@@ -14,7 +14,7 @@ import (
 func lintExempt(l *linter, path string, list []string) {
 	for _, e := range list {
 		if !beginsCode(e) && !slices.ContainsFunc(checks.Names(), func(name string) bool { return strings.HasPrefix(name, e) }) {
-			warnOfTable(l, path, e, "no code and no check begins with "+e, "the guard exempts nothing by it", "a code of docs/reference/findings.md, or a check")
+			warnOfTable(l, path, e, "no code and no check begins with "+e, "the guard exempts nothing by it", "a code of /usr/share/doc/nhc-gpu/docs/reference/findings.md, or a check")
 		}
 	}
 }
@@ -28,7 +28,7 @@ func lintRemedies(l *linter, path string, rows []conf.Remedy, own []string) {
 		}
 		for _, code := range row.Codes {
 			if !checks.KnownCode(strings.TrimSuffix(code, ".")) {
-				warnOfTable(l, path, code, "no code begins with "+code, "remedy."+row.Name+" is never carried out for it", "a code of docs/reference/findings.md")
+				warnOfTable(l, path, code, "no code begins with "+code, "remedy."+row.Name+" is never carried out for it", "a code of /usr/share/doc/nhc-gpu/docs/reference/findings.md")
 			}
 		}
 		for _, line := range row.Verify {

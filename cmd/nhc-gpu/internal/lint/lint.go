@@ -41,7 +41,7 @@ file, line, column, what the program does with it, and what to write. Of FILE...
 needs no node: no GPU, no Slurm, no root. It runs no check and changes nothing.
 
 Exit status: 0, 1 if there is an error or a warning (with --diff: a change).
-docs/lint.md has the mistakes, and the fields of --json.`,
+/usr/share/doc/nhc-gpu/docs/lint.md has the mistakes, and the fields of --json.`,
 		Example: `  nhc-gpu lint                            this node, and Slurm's settings
   nhc-gpu lint nhc.conf nhc.toml          files, as in CI
   nhc-gpu lint --hosts 'gpu[01-16]'       which lines match which hosts
@@ -91,6 +91,7 @@ type linter struct {
 	pages   []*page
 	runs    []contextOf
 	unread  string // why slurm.conf was not compared
+	refused bool   // every run refuses the configuration, and checks nothing
 	onNode  bool   // this machine is a node of Slurm: it has the programs that lines call
 
 	wired map[slurm.Role]bool   // Slurm starts this program as that
@@ -273,6 +274,7 @@ func Run(f *open.Files, o *Options, unusable error, version string) (exit int, e
 		l.files()
 	default:
 		l.settings(unusable)
+		l.refused = unusable != nil
 		l.node()
 	}
 	hosts, err := hostsOf(l)
@@ -295,6 +297,7 @@ func (l *linter) node() {
 	l.in(slurm.Manual)
 	l.onNode = !l.o.Elsewhere() && l.hasScontrol()
 	errs := l.f.Open(nil, nil)
+	l.refused = l.refused || len(errs) > 0
 	l.tables()
 	for _, err := range errs {
 		l.errors(err)
@@ -357,6 +360,10 @@ func (l *linter) print(out io.Writer, fit *fits) error {
 		}
 	}
 	for _, r := range l.runs {
+		if l.refused {
+			fmt.Fprintf(&b, "%s: no check runs, see the error above\n", r.Role)
+			continue
+		}
 		fmt.Fprintf(&b, "%s: %s within %.0f s", r.Role, console.Counted(r.Checks, "check"), r.Seconds)
 		if r.NotRun > 0 {
 			fmt.Fprintf(&b, ", %d not run%s", r.NotRun, r.why)

@@ -20,8 +20,9 @@ import (
 type misvalue struct {
 	finding
 
-	better string // what to write instead of the value, possibly with options
-	other  string // the value to exchange it for
+	better string            // what to write instead of the value, possibly with options
+	others map[string]string // what to write instead of other values with the same kind of mistake
+	other  string            // the value to exchange it for
 }
 
 // required returns the fields that a check cannot do without (one of them), and its behavior without
@@ -244,7 +245,7 @@ func (m *misvalue) findMisform(info checks.Info, v reflect.Value) bool {
 				m.Severity = warning
 			}
 			if form.fix != nil {
-				m.better = form.fix(word)
+				m.better, m.others = form.fix(word), fixes(forms, v)
 			}
 			if m.other = swapped(forms, v, word); m.other != "" {
 				m.Severity, m.Text, m.Now = mistake, m.Text+": are "+quoted(word)+" and "+quoted(m.other)+" swapped?", unevaluated
@@ -254,6 +255,19 @@ func (m *misvalue) findMisform(info checks.Info, v reflect.Value) bool {
 	}
 	m.Word = ""
 	return false
+}
+
+// fixes returns the values of a check that do not have their forms, each with the one to write instead.
+func fixes(forms map[string]form, v reflect.Value) map[string]string {
+	better := map[string]string{}
+	for name, form := range forms {
+		for _, word := range fieldOf(v, name) {
+			if form.fix != nil && !form.ok(strings.TrimPrefix(word, "!")) && form.fix(word) != "" {
+				better[word] = form.fix(word)
+			}
+		}
+	}
+	return better
 }
 
 // unlikelyRate returns the two rates of ports next to a rate that no port has, "" for a rate that

@@ -226,6 +226,9 @@ var lineMutations = []mutation{
 	{"unit behind a number", "check_gpu_count 8", "check_gpu_count 8x", "7:33 8x", mistake, "check_gpu_count"},
 	{"plural of a unit", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TiBs 2TB", "6:34 2TiBs", mistake, "check_hw_physmem 2T 2TB 3%"},
 	{"binary unit of another tool", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TiB 2TB", "6:34 2TiB", mistake, "check_hw_physmem 2T 2TB 3%"},
+	{"unit of a temperature", "check_gpu_count 8", "check_gpu_temp 90C", "7:32 90C", mistake, "check_gpu_temp 90"},
+	{"unit of a power", "check_gpu_count 8", "check_gpu_power 600W", "7:33 600W", mistake, "check_gpu_power 600"},
+	{"binary units of another tool", "check_hw_physmem 2TB 2TB 3%", "check_hw_physmem 2TiB 2TiB 3GiB", "6:34 2TiB", mistake, "check_hw_physmem 2T 2T 3G"},
 	{"decimal comma", "check_hw_physmem 2TB 2TB", "check_hw_physmem 1,5TB 2TB", "6:34 1,5TB", mistake, "check_hw_physmem 1.5T 2TB 3%"},
 	{"percentage for a size", "check_hw_physmem 2TB 2TB 3%", "check_hw_physmem 97% 2TB 3%", "6:34 97%", mistake, "check_hw_physmem"},
 	{"minimum above the maximum", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TB 1TB", "6:34 2TB", mistake, "check_hw_physmem"},
@@ -266,6 +269,7 @@ var lineMutations = []mutation{
 	// settings in nhc.conf
 	{"misspelt setting", "MAX_SYS_UID=999", "MAX_SYS_UIDS=999", "2:16 MAX_SYS_UIDS", warning, "MAX_SYS_UID=999"},
 	{"setting that comes too late", "MAX_SYS_UID=999", "export TIMEOUT=60", "2:23 TIMEOUT", warning, "/etc/sysconfig/nhc"},
+	{"wrong setting that comes too late", "MAX_SYS_UID=999", "export TIMEOUT=30s", "2:23 TIMEOUT", warning, "write TIMEOUT=30 in /etc/sysconfig/nhc"},
 	{"setting of LBNL NHC alone", "MAX_SYS_UID=999", "DF_FLAGS=-Tka", "2:16 DF_FLAGS", warning, "remove it"},
 	{"flags of df that exclude network file systems", "MAX_SYS_UID=999", "export DF_FLAGS=-Tkl", "2:23 DF_FLAGS", warning, "and the lines for such file systems"},
 	{"yes for 1", "MAX_SYS_UID=999", "export MARK_OFFLINE=yes", "2:23 MARK_OFFLINE=yes", mistake, "MARK_OFFLINE=1"},
@@ -349,7 +353,9 @@ exempt = ["gpu.ecc", "check_ps_service"]
 
 var tableMutations = []mutation{
 	{"misspelt check in a table", `"gpu_count"`, `"gpu_cout"`, "11:9 gpu_cout", mistake, "check_gpu_count"},
-	{"misspelt key of a check", "test = ", "tets = ", "17:1 tets", mistake, "check_file_test"},
+	{"misspelt key of a check", "test = ", "tets = ", "17:1 tets", mistake, `test = "d"`},
+	{"misspelt key with a number", "want = 8", "wannt = 8", "13:1 wannt", mistake, "want = 8"},
+	{"policy for the beginning of no code", "[policy.gpu]", `[policy."gpu.xidd"]`, "7:14 xidd", mistake, `[policy."gpu.xid"]`},
 	{"unknown mode in a table", `mode = "enforce"`, `mode = "observer"`, "1:9 observer", mistake, "observe"},
 	{"mode in capitals in a table", `mode = "enforce"`, `MODE = "enforce"`, "1:1 MODE", mistake, "mode"},
 	{"misspelt table", "[[check]]\nname = \"gpu_count\"", "[[checks]]\nname = \"gpu_count\"", "10:3 checks", mistake, "[[check]]"},
@@ -609,6 +615,45 @@ func TestMutations(t *testing.T) {
 	t.Logf("%d kinds of mistakes", len(kinds))
 	if len(kinds) < least {
 		t.Errorf("%d kinds of mistakes, want %d", len(kinds), least)
+	}
+}
+
+// A line or a setting that lint says to write has no mistake of its own.
+func TestFixes(t *testing.T) {
+	t.Parallel()
+	setting := regexp.MustCompile(`^(?:write )?([A-Z_]+=\S+)(?: in /etc/sysconfig/nhc.*)?$`)
+	tried := 0
+	for _, m := range slices.Concat(lineMutations, settingMutations) {
+		file, good := "nhc.conf", goodLines
+		if !slices.ContainsFunc(lineMutations, func(l mutation) bool { return l.name == m.name }) {
+			file, good = "nhc", goodSettings
+		}
+		bad := good + m.bad + "\n"
+		if m.old != "" {
+			bad = strings.Replace(good, m.old, m.bad, 1)
+		}
+		for _, f := range judged(file, bad).list {
+			text := ""
+			name, _, _ := strings.Cut(f.Fix, " ")
+			info, isCheck := checks.Lookup(name)
+			if m := setting.FindStringSubmatch(f.Fix); m != nil {
+				file, text = "nhc", m[1]
+			} else if isCheck && f.Fix != name && !strings.HasPrefix(f.Fix, usageOf(info)) {
+				file, text = "nhc.conf", "* || "+f.Fix
+			}
+			if text == "" {
+				continue
+			}
+			tried++
+			for _, again := range judged(file, text+"\n").list {
+				if again.Severity > remark {
+					t.Errorf("%s: fix %q of %s has a mistake: %s", m.name, f.Fix, &f, &again)
+				}
+			}
+		}
+	}
+	if tried < 40 {
+		t.Errorf("%d lines and settings, want more", tried)
 	}
 }
 

@@ -96,6 +96,9 @@ func (s *shellLine) usage(info checks.Info, name arg, args []arg, e *checks.Usag
 		f.Text = "option -" + e.Word + " of " + info.Name + " has no value"
 	default:
 		f.Text = info.Name + ": " + e.Error()
+		if m := withUnit().FindStringSubmatch(where.text); m != nil && strings.Contains(e.Want, "number") {
+			f.Fix = replaceWord(s.check.text, where, m[1])
+		}
 	}
 	if dynamic && e.Kind != checks.BadOption {
 		return
@@ -103,6 +106,9 @@ func (s *shellLine) usage(info checks.Info, name arg, args []arg, e *checks.Usag
 	f.Word = where.text
 	s.say(s.check, where.at, f)
 }
+
+// withUnit finds a number with a unit that the program prints, but does not read.
+var withUnit = checks.Lazily(`^([0-9]+)(?:\.[0-9]+)? ?(?:°?C|W|MHz|GB/s|Gb/s|%)$`)
 
 // isOption reports whether a word has the option.
 func isOption(word, option string) bool {
@@ -169,7 +175,14 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			if strings.HasPrefix(better, "/") && strings.Contains(better, " ") && !strings.ContainsAny(s.check.text[a.at:a.at+1], `"'`) {
 				better = strconv.Quote(better)
 			}
-			f.Fix = replaceWord(s.check.text, a, better)
+			f.Fix = s.check.text
+			for _, b := range slices.Backward(args) { // from the end: the places before it stay
+				if b.at == a.at {
+					f.Fix = replaceWord(f.Fix, a, better)
+				} else if other := m.others[b.text]; other != "" && b.known {
+					f.Fix = replaceWord(f.Fix, b, other)
+				}
+			}
 		}
 		return report(a)
 	}

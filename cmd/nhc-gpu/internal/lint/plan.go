@@ -28,7 +28,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	f.Pool.SetVars(f.Set.WorkerVars())
 	f.PrepareChecks(f.Plan)
 	for _, row := range append(f.PlatformRows(), f.SlurmRows()...) {
-		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
+		fmt.Fprint(console.Screen, console.Fit(fmt.Sprintf("# %s: %s\n", row.Name, row.Message)))
 	}
 	l := textOf(f)
 	wrong, err := l.printSteps(f)
@@ -36,6 +36,9 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 		return 0, nil
 	} else if err != nil {
 		return 0, fmt.Errorf("print plan: %w", err)
+	}
+	if idle := idleHere(f); idle != nil && !l.at(f.Path, 0, warning) {
+		l.add(*idle)
 	}
 	doubts := l.unmarked(f.Doubts)
 	l.printRest(f, doubts)
@@ -52,22 +55,24 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 
 // printHead prints from which files the plan is made, and for which node.
 func printHead(f *open.Files, from string) {
-	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, f.Set.Get("HOSTNAME"), f.Set.Get("TIMEOUT"))
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s, for %s; TIMEOUT %s\n", from, f.Set.Get("HOSTNAME"), f.Set.Get("TIMEOUT"))
 	if context := f.Context(); context != "" {
-		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, f.Timeout().Round(100*time.Millisecond))
+		fmt.Fprintf(&b, "# as %s, within %s\n", context, f.Timeout().Round(100*time.Millisecond))
 	}
 	if f.SetFile != "" {
-		fmt.Fprintln(console.Screen, "# settings of", f.SetFile, "override the command line")
+		fmt.Fprintln(&b, "# settings of", f.SetFile, "override the command line")
 	}
 	if f.Set.Get("SHELL") == setting.NoAction {
-		fmt.Fprintln(console.Screen, "# SHELL=:, so no check carries out an action")
+		fmt.Fprintln(&b, "# SHELL=:, so no check carries out an action")
 	}
 	if f.Others > 0 {
-		fmt.Fprintf(console.Screen, "# %d of %d lines are for other hosts\n", f.Others, f.Others+len(f.Bash.Vetted))
+		fmt.Fprintf(&b, "# %d of %d lines are for other hosts\n", f.Others, f.Others+len(f.Bash.Vetted))
 	}
 	for _, line := range scriptLines(f) {
-		fmt.Fprintln(console.Screen, "#", line)
+		fmt.Fprintln(&b, "#", line)
 	}
+	fmt.Fprint(console.Screen, console.Fit(b.String()))
 }
 
 // printSteps prints the table of the steps, each with the mistakes of its line. wrong is the number of errors that
@@ -108,6 +113,9 @@ func (t *planText) printRest(f *open.Files, doubts []string) {
 	for i := range t.list {
 		if text := &t.list[i]; text.Severity > remark && !t.shown[i] {
 			fmt.Fprintf(console.Screen, "%s %s: %s\n", marks[text.Severity], text.place(), text.message())
+			if text.Fix != "" {
+				fmt.Fprintln(console.Screen, "   fix: "+text.Fix)
+			}
 		}
 	}
 }

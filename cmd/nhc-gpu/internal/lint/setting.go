@@ -57,14 +57,17 @@ var settingForms = sync.OnceValue(func() map[string]settingForm {
 		"TIMEOUT":       {words("[0-9]+"), "whole seconds, without a unit", "it counts as no time limit"},
 		"MAX_SYS_UID":   {words("[0-9]*"), "a number", "checks of users cannot be evaluated"},
 		"NHC_RM":        {words("slurm|pbs|torque|sge|"), "slurm, pbs, torque or sge, in lower case", "no node is ever drained or resumed"},
-		"MODE":          {words("observe|enforce|"), "observe or enforce", "no run starts: each is unknown"},
-		"CONFIG_ERRORS": {words("drain|unknown|"), "drain or unknown", "no run starts: each is unknown"},
+		"MODE":          {words("observe|enforce|"), "observe or enforce", nothingRuns},
+		"CONFIG_ERRORS": {words("drain|unknown|"), "drain or unknown", nothingRuns},
 		"CONFDIR":       absolute, "CONFFILE": absolute, "INCDIR": absolute, "HELPERDIR": absolute, "RESULTFILE": absolute, "TOMLFILE": absolute, "PLATFORM_PROFILES": absolute,
 		"NVML_LIBRARY": library, "CUDA_LIBRARY": library, "NCCL_LIBRARY": library, "CUBLASLT_LIBRARY": library, "DCGM_LIBRARY": library,
 	}
 })
 
-const anAbsolutePath = "an absolute path"
+const (
+	anAbsolutePath = "an absolute path"
+	nothingRuns    = `every run ends with "unknown" and checks nothing`
+)
 
 // settingPlace is where a setting stands.
 type settingPlace struct {
@@ -79,8 +82,11 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 	switch {
 	case known && setting.Glued(name, value) != "":
 		second := setting.Glued(name, value)
-		return &trap{grade: mistake, word: word, text: word + ": two settings in one word", now: "no run starts: each is unknown", fix: strings.TrimSuffix(word, second) + ", and " + second + " on a line of its own"}
+		return &trap{grade: mistake, word: word, text: word + ": two settings in one word", now: nothingRuns, fix: strings.TrimSuffix(word, second) + ", and " + second + " on a line of its own"}
 	case where.late && slices.Contains(tooLate, name):
+		if known && isForm && !form.form().MatchString(value) {
+			word = name + "=" + settingFix(name, value)
+		}
 		return &trap{grade: warning, word: name, text: name + " is set too late here", now: "the run has used it already", fix: "write " + word + " in /etc/sysconfig/nhc (Debian: /etc/default/nhc)"}
 	case known && (name == "DF_FLAGS" || name == "DFI_FLAGS") && excludingFlags().MatchString(value):
 		return &trap{grade: warning, word: name, text: name + " excludes file systems: with LBNL NHC lines about their space or inodes passed", now: "built-in checks judge them", fix: "remove it, and the lines for such file systems if they must not be judged"}

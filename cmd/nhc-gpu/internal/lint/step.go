@@ -41,7 +41,7 @@ func neverRun(f *open.Files, s *plan.Step) string {
 	return fmt.Sprintf("it may take %s, more than a run of %s leaves: it is skipped", s.Bound, limit)
 }
 
-const neverRunFix = "copy the lines to /etc/nhc/nhc-active.conf and run systemctl enable --now nhc-gpu-active.timer; or give the tests less time (-t), or --max-age: see docs/active.md"
+const neverRunFix = "copy the lines to /etc/nhc/nhc-active.conf and run systemctl enable --now nhc-gpu-active.timer; or give the tests less time (-t), or --max-age: see /usr/share/doc/nhc-gpu/docs/active.md"
 
 // lackedCalls returns FILE:LINE: text for each call in the site's scripts of a function that only
 // LBNL NHC has.
