@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/term"
+
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
@@ -84,7 +86,7 @@ func (r *Run) usable() (exit int, over bool) {
 		if len(r.Tables) == 0 && slices.Contains(r.argv, "-check") {
 			r.alert("no check is run: -check is -c heck; write --check")
 		} else if len(r.Tables) == 0 {
-			r.alert("no check is run: there is no " + path)
+			r.alert("no check is run: there is no " + path + "; nhc-gpu genconf writes one")
 		}
 		if r.Role.AroundJob() && len(r.Tables) == 0 {
 			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-gpu genconf writes one", r.Role, path)
@@ -96,11 +98,11 @@ func (r *Run) usable() (exit int, over bool) {
 	return 0, false
 }
 
-// alert reports on standard error why a run that a person starts with -c or -D checks nothing. LBNL
-// NHC prints nothing.
+// alert reports on standard error why a run that a person starts with -c, -D or -v, or on a terminal, checks nothing.
+// LBNL NHC prints nothing.
 func (r *Run) alert(text string) {
-	named := slices.Contains(r.Given, "CONFFILE") || slices.Contains(r.Given, "CONFDIR")
-	if named && r.Role == slurm.Manual && !r.Background && options.IsOwn(r.argv[0]) && !r.Opts.LikeLBNL() {
+	byPerson := slices.Contains(r.Given, "CONFFILE") || slices.Contains(r.Given, "CONFDIR") || r.Set.Get("VERBOSE") == "1" || term.IsTerminal(2)
+	if byPerson && r.Role == slurm.Manual && !r.Background && options.IsOwn(r.argv[0]) && !r.Opts.LikeLBNL() {
 		fmt.Fprintln(console.Alerts, "nhc-gpu:", text)
 	}
 }
