@@ -62,7 +62,7 @@ func printAnswer(question string, words []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(console.Screen, resp.Text)
+	fmt.Fprint(console.Screen, console.Fit(resp.Text))
 	return nil
 }
 

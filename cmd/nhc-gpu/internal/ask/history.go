@@ -100,6 +100,7 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 }
 
 func printHistory(list []*event.Event, from time.Time, codes []string, asJSON bool) error {
+	found := false
 	for _, e := range list {
 		about := func(r event.Result) bool { return r.Has(codes) }
 		if e.Time.Before(from) || len(codes) > 0 && !slices.ContainsFunc(e.Results, about) {
@@ -112,6 +113,14 @@ func printHistory(list []*event.Event, from time.Time, codes []string, asJSON bo
 			continue
 		}
 		fmt.Fprintln(console.Screen, historyLine(e))
+		found = true
+	}
+	switch {
+	case found || asJSON:
+	case from.IsZero():
+		fmt.Fprintln(console.Screen, "no change is stored")
+	default:
+		fmt.Fprintln(console.Screen, "no change since "+from.Local().Format(clock))
 	}
 	return nil
 }

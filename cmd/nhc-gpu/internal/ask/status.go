@@ -60,6 +60,9 @@ than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong argume
 			if !slices.Contains(report.Formats, o.format) {
 				return options.Wrong{Err: fmt.Errorf("option --format=%s: want %s", o.format, spell.OneOf(o.format, report.Formats))}
 			}
+			if o.context != "" && !slices.Contains(contexts, o.context) {
+				return options.Wrong{Err: fmt.Errorf("option --context=%s: want %s", o.context, spell.OneOf(o.context, contexts))}
+			}
 			if o.fleet {
 				return fleetStatus(words, o.format == "json")
 			}
@@ -72,9 +75,13 @@ than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong argume
 	f.StringVar(&o.context, "context", "", "healthcheck, prolog, epilog, manual or monitor")
 	f.DurationVar(&o.maxAge, "max-age", 0, "an older run counts as unknown: 15m")
 	f.BoolVar(&o.fleet, "fleet", false, "all nodes of Slurm that are out of service")
+	_ = cmd.RegisterFlagCompletionFunc("context", cobra.FixedCompletions(contexts, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(report.Formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
+
+// contexts are the contexts of an event.
+var contexts = []string{slurm.HealthCheck.String(), slurm.Prolog.String(), slurm.Epilog.String(), slurm.Manual.String(), "monitor"}
 
 // openPast opens a run of a person that reads what earlier runs of the node have kept.
 func openPast(command string, words []string) (*health.Run, error) {
@@ -120,13 +127,16 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 		e.Verdict = checks.Unknown
 		e.Results = []event.Result{{Check: event.Whole, Severity: checks.Unknown, Message: fmt.Sprintf("nhc-gpu:  the last run was %s ago", ago(age))}}
 	}
+	all := e.Results
 	if len(o.codes) > 0 {
 		e.Only(o.codes)
 	}
 	switch o.format {
 	case "text":
-		describe(console.Screen, e, list[min(1, len(list)):], now)
-		describeNode(r)
+		var b strings.Builder
+		describe(&b, e, all, list[min(1, len(list)):], now)
+		describeNode(&b, r)
+		fmt.Fprint(console.Screen, console.Fit(b.String()))
 		err, *exit = console.Screen.Err(), e.Verdict.ExitStatus()
 	case "json":
 		out := json.NewEncoder(os.Stdout)
@@ -187,8 +197,9 @@ func ago(d time.Duration) string {
 
 const clock = "2006-01-02 15:04:05"
 
-// describe prints an event, and one line for each other context.
-func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time) {
+// describe prints an event, and one line for each other context. all are the results of the run, also those that
+// --code leaves out of the event.
+func describe(w io.Writer, e *event.Event, all []event.Result, others []*event.Event, now time.Time) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -216,15 +227,20 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 		}
 	}
 	if s := e.Slurm; s != nil {
-		row("Slurm", "%s", holder(s))
+		unread := s.Error != "" && s.Action == "none"
+		if !unread || s.Owner != "" {
+			row("Slurm", "%s", holder(s))
+		}
 		switch {
+		case unread:
+			row("Slurm", "state unknown: %s; the next run asks again", strings.TrimPrefix(s.Error, "read node "+e.Node+": run "))
 		case s.Held:
 			row("", "%s", s.Why)
 			row("to clear", "repair the fault, or drain the node in spite of the guard: nhc-gpu clear --guard")
 		case s.Error != "":
 			row("", "not delivered: %s; the next run tries again", s.Error)
 		case s.Owner == event.OwnerNHC:
-			row("to clear", "%s", toClear(e))
+			row("to clear", "%s", toClear(e, all))
 		case s.Owner == event.OwnerOther:
 			row("to clear", "nhc-gpu leaves the node to the person who drained it: scontrol show node %s", e.Node)
 		}
@@ -244,13 +260,17 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 	}
 }
 
-// toClear returns how a node returns that nhc-gpu drained.
-func toClear(e *event.Event) string {
+// toClear returns how a node returns that nhc-gpu drained. all are the results of the run, also those that are not
+// shown.
+func toClear(e *event.Event, all []event.Result) string {
 	fails := func(f event.Result) bool { return f.Severity == checks.Fail && !f.Drill }
 	drills := func(f event.Result) bool { return f.Drill }
 	switch {
 	case slices.ContainsFunc(e.Results, fails):
 		return "repair the fault: nhc-gpu resumes the node when the check passes"
+	case slices.ContainsFunc(all, fails):
+		f := all[slices.IndexFunc(all, fails)]
+		return "repair " + cmp.Or(f.Code, f.Check) + ": nhc-gpu status without --code shows it"
 	case e.Drill != nil, slices.ContainsFunc(e.Results, drills):
 		return "end the drill: nhc-gpu drill --end; nhc-gpu resumes the node at the next health check"
 	}
@@ -283,12 +303,12 @@ func holder(a *event.Action) string {
 }
 
 // describeNode prints the rehearsal, the stuck processes, the monitor and the next active tests.
-func describeNode(r *health.Run) {
+func describeNode(w io.Writer, r *health.Run) {
 	if d := r.Drill(); d != nil {
-		fmt.Fprintf(console.Screen, "  %-10s %s, no fault, until %s; nhc-gpu drill --end ends it\n", "drill", d, d.Until().Local().Format(clock))
+		fmt.Fprintf(w, "  %-10s %s, no fault, until %s; nhc-gpu drill --end ends it\n", "drill", d, d.Until().Local().Format(clock))
 	}
 	for _, p := range r.Pool.Ledger().StuckProcesses() {
-		fmt.Fprintf(console.Screen, "  %-10s %s: %s, since %s\n", "stuck", p.Step, run.Describe(p.Hung()), p.Since.Local().Format(clock))
+		fmt.Fprintf(w, "  %-10s %s: %s, since %s\n", "stuck", p.Step, run.Describe(p.Hung()), p.Since.Local().Format(clock))
 	}
 	if l, err := monitor.ParseLedger(r.Pool.Monitor()); err == nil && l.PID != 0 {
 		state := fmt.Sprintf("runs, PID %d", l.PID)
@@ -296,12 +316,12 @@ func describeNode(r *health.Run) {
 			state = "stopped"
 		}
 		state = cmp.Or(l.Doubt(node.ReadMoment().Uptime), state)
-		fmt.Fprintf(console.Screen, "  %-10s %s; %s since the boot, %d messages not read\n", "monitor", state, console.Counted(l.Runs, "run"), l.Lost)
+		fmt.Fprintf(w, "  %-10s %s; %s since the boot, %d messages not read\n", "monitor", state, console.Counted(l.Runs, "run"), l.Lost)
 	}
 	ctx, cancel := context.WithTimeout(r.Ctx, 2*time.Second)
 	defer cancel()
 	out, err := r.Pool.Exec(ctx, []string{"systemctl", "show", "--value", "-p", "NextElapseUSecRealtime", "nhc-gpu-active.timer"}, r.Set.Environ(), nil) // -P is newer than systemd 239
 	if next := strings.TrimSpace(string(out.Stdout)); err == nil && out.Status == 0 && next != "" {
-		fmt.Fprintf(console.Screen, "  %-10s %s\n", "next tests", next)
+		fmt.Fprintf(w, "  %-10s %s\n", "next tests", next)
 	}
 }

@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,18 +127,41 @@ func TestToClear(t *testing.T) {
 		results []event.Result
 		drill   *event.Drill
 		want    string
+		hidden  []event.Result // by --code
 	}{
-		{nil, nil, "the last run did not resume the node (which has passed in 1 of 2 runs): wait"},
-		{[]event.Result{warn}, nil, "the last run did not resume the node (which"},
-		{[]event.Result{unknown}, nil, "the last run did not resume the node (which"},
-		{[]event.Result{warn, fail}, nil, "repair the fault"},
-		{[]event.Result{drill, fail}, &event.Drill{}, "repair the fault"},
-		{[]event.Result{warn, drill}, nil, "end the drill"},
-		{[]event.Result{warn}, &event.Drill{}, "end the drill"},
+		{nil, nil, "the last run did not resume the node (which has passed in 1 of 2 runs): wait", nil},
+		{[]event.Result{warn}, nil, "the last run did not resume the node (which", nil},
+		{[]event.Result{unknown}, nil, "the last run did not resume the node (which", nil},
+		{[]event.Result{warn, fail}, nil, "repair the fault", nil},
+		{[]event.Result{drill, fail}, &event.Drill{}, "repair the fault", nil},
+		{[]event.Result{warn, drill}, nil, "end the drill", nil},
+		{[]event.Result{warn}, &event.Drill{}, "end the drill", nil},
+		{[]event.Result{warn}, nil, "repair gpu.xid.79: nhc-gpu status without --code shows it", []event.Result{unknown, fail}},
+		{nil, nil, "the last run did not", []event.Result{unknown, warn}},
 	} {
 		e := &event.Event{Node: "n1", Results: tt.results, Drill: tt.drill, Slurm: &event.Action{Action: "none", Owner: event.OwnerNHC, Why: "which has passed in 1 of 2 runs"}}
-		if got := toClear(e); !strings.HasPrefix(got, tt.want) {
+		if got := toClear(e, slices.Concat(tt.results, tt.hidden)); !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%v: %q, want %q", tt.results, got, tt.want)
+		}
+	}
+}
+
+// A node whose state could not be read has nothing that was not delivered.
+func TestStatusOfUnreadNode(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, tt := range []struct {
+		slurm event.Action
+		want  string
+	}{
+		{event.Action{Action: "none", Error: "read node n1: run sinfo: timed out"}, "\n  Slurm      state unknown: sinfo: timed out; the next run asks again\n"},
+		{event.Action{Action: "none", Owner: event.OwnerNHC, Reason: "NHC: x", Error: "read node n1: run sinfo: timed out"}, "\n  Slurm      drained by nhc-gpu: NHC: x\n  Slurm      state unknown: sinfo: timed out;"},
+		{event.Action{Action: "drain", Error: "run scontrol: refused"}, "not delivered: run scontrol: refused; the next run tries again\n"},
+	} {
+		var b strings.Builder
+		describe(&b, &event.Event{Node: "n1", Time: now, Slurm: &tt.slurm}, nil, nil, now)
+		if !strings.Contains(b.String(), tt.want) || tt.slurm.Action == "none" && strings.Contains(b.String(), "not delivered") {
+			t.Errorf("%+v: want %q in\n%s", tt.slurm, tt.want, &b)
 		}
 	}
 }
