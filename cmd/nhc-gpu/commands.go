@@ -313,7 +313,7 @@ func lintCommand(exit *int) *cobra.Command {
 func planFor(o *options.Options, policies bool, exit *int) error {
 	r, from, err := report.Open(o, report.Options{})
 	if err != nil {
-		return err
+		return report.Undone(err)
 	}
 	defer r.Close()
 	if policies {

@@ -1,8 +1,14 @@
 package report
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -35,6 +41,8 @@ func Quiet(r *health.Run) {
 	r.Judge.HoldMark()
 }
 
+const seeAbove = " cannot be used, see above"
+
 // Open prepares a run that does not mark the node, writes no log and continues after failures.
 // Its plan is the node's configuration, or the built-in plan. It also returns the name of the
 // plan's source.
@@ -47,7 +55,7 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	if err := r.Sysconfig(); err != nil {
 		r.Stop(err)
 		r.Close()
-		return nil, "", Unusable{fmt.Errorf("the settings of %s cannot be used, see above", r.Set.Get("NAME"))}
+		return nil, "", Unusable{fmt.Errorf("the settings of %s"+seeAbove, r.Set.Get("NAME"))}
 	}
 	named := r.Set.Get("CONFFILE") != "" || r.Set.Get("CONFDIR") != ""
 	Quiet(r)
@@ -107,7 +115,7 @@ func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 	default:
 		if errs := r.ReadLines(); len(errs) > 0 {
 			r.Stop(errs[0])
-			return from, fmt.Errorf("%s cannot be used, see above", r.Path)
+			return from, fmt.Errorf("%s"+seeAbove, r.Path)
 		}
 		if len(r.Tables) > 0 {
 			from += " and " + r.TablesFile()
@@ -138,6 +146,29 @@ func peopleScripts(r *health.Run, runs bool) {
 // Unusable is the error of a command without a result: its configuration cannot be used, or its
 // output cannot be written.
 type Unusable struct{ Err error }
+
+// placed finds the place of a line of a file that an error begins with.
+var placed = checks.Lazily(`^(\S+):([0-9]+): `)
+
+// Undone returns the error of a configuration that cannot be used, with its lines in the order of the file, and
+// with what was done.
+func Undone(err error) error {
+	lines := strings.Split(err.Error(), "\n")
+	if !errors.As(err, new(Unusable)) || !strings.HasSuffix(lines[0], seeAbove) && !placed().MatchString(lines[0]) {
+		return err
+	}
+	slices.SortStableFunc(lines, func(a, b string) int {
+		m, n := placed().FindStringSubmatch(a), placed().FindStringSubmatch(b)
+		if m == nil || n == nil || m[1] != n[1] {
+			return 0
+		}
+		i, _ := strconv.Atoi(m[2])
+		j, _ := strconv.Atoi(n[2])
+		return cmp.Compare(i, j)
+	})
+	const done = "no check was run, the node's state is unchanged; correct the lines above (nhc-gpu lint shows each with its fix)"
+	return Unusable{errors.New(strings.Join(append(lines, done), "\n"))}
+}
 
 // Unwritten returns the error of a command whose output was not written, nil for nil.
 func Unwritten(err error) error {

@@ -33,7 +33,7 @@ type Options struct {
 func Print(o *options.Options, opts Options, version string, exit *int) error {
 	r, from, err := Open(o, opts)
 	if err != nil {
-		return err
+		return Undone(err)
 	}
 	defer r.Close()
 	r.Judge.Rehearse()
@@ -58,6 +58,9 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	}
 	if len(t.Rows) == 0 {
 		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: text})
+	}
+	if opts.One && !opts.JSON && opts.Format == "" {
+		from = o.Eval
 	}
 	out := verdict.Report{Version: version, Node: r.Name, From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
 	view := verdict.View{Quiet: o.Quiet()}
