@@ -73,7 +73,7 @@ var (
 	ErrSilent    = errors.New("the data of earlier runs does not answer")
 )
 
-var errorKinds = map[wire.ErrorKind]error{wire.Exists: fs.ErrExist, wire.Elsewhere: ErrElsewhere, wire.Silent: ErrSilent}
+var errorKinds = map[wire.ErrorKind]error{wire.Exists: fs.ErrExist, wire.Elsewhere: ErrElsewhere, wire.Silent: ErrSilent, wire.NoDirectory: fs.ErrNotExist}
 
 // workerError is an error that a worker has answered.
 type workerError struct {

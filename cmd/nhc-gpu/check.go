@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -107,7 +108,7 @@ func checkLine(o *options.Options, words []string) (string, error) {
 		case wrong != nil && !slices.Contains(own, name):
 			return "", fmt.Errorf("%s: %w; usage: %s %s%s", name, wrong, name, info.Usage, misplaced(words))
 		case !slices.Contains(known, name):
-			return "", fmt.Errorf("there is no check %q%s; nhc-gpu checks lists them", name, spell.DidYouMean(name, known))
+			return "", fmt.Errorf("there is no check %q%s", name, cmp.Or(spell.DidYouMean(name, known), "; nhc-gpu checks lists them"))
 		}
 	}
 	line := []string{name}

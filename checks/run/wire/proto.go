@@ -261,9 +261,10 @@ type ErrorKind int
 
 // The kinds of errors that are not like all others.
 const (
-	Exists    ErrorKind = iota + 1 // create: the file exists
-	Elsewhere                      // keep: the data is in a spare directory, which is not a failure
-	Silent                         // recall: the directory of the data of earlier runs does not answer
+	Exists      ErrorKind = iota + 1 // create: the file exists
+	Elsewhere                        // keep: the data is in a spare directory, which is not a failure
+	Silent                           // recall: the directory of the data of earlier runs does not answer
+	NoDirectory                      // create: the directory of the file does not exist
 )
 
 func (m *Response) fields(c *codec) {

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -22,10 +23,15 @@ const (
 func create(path string, data []byte) *wire.Response { return createMode(path, data, createdMode) }
 
 func createMode(path string, data []byte, mode os.FileMode) *wire.Response {
-	if _, err := os.Lstat(path); err == nil {
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		return &wire.Response{Err: fmt.Sprintf("write %s: is a directory; name a file", path)}
+	} else if err == nil {
 		return &wire.Response{Kind: wire.Exists, Err: fmt.Sprintf("write %s: the file exists", path)}
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if errors.Is(err, fs.ErrNotExist) {
+		return &wire.Response{Kind: wire.NoDirectory, Err: formatPathError("write", path, err)}
+	}
 	if err != nil {
 		return &wire.Response{Err: formatPathError("write", path, err)}
 	}

@@ -57,7 +57,7 @@ func (a *Around) Find(line bool) {
 	o := a.records.n.Pool.Call(a.records.n.Ctx, checks.Local, &wire.Request{Op: wire.OpGPUs, Line: "read /proc/driver/nvidia"}, a.records.n.Budget.Reading(time.Now()))
 	resp, err := o.Answer()
 	if err != nil {
-		a.records.n.Warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", a.Job.ID, err))
+		a.records.n.Warn(fmt.Errorf("find the GPUs of %s: %w; each failure counts as the job's", a.name(), err))
 		return
 	}
 	for i, g := range resp.GPUs {
@@ -98,7 +98,7 @@ func (a *Around) findScope(doubts ...string) {
 	a.Blame.Scope = scope
 	if why != "" {
 		why = strings.Join(append([]string{why}, doubts...), "; ")
-		a.records.n.Warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", a.Job.ID, why))
+		a.records.n.Warn(fmt.Errorf("find the GPUs of %s: %s; each failure counts as the job's", a.name(), why))
 	}
 }
 
@@ -312,4 +312,12 @@ func (a *Around) findBeside() (uids []int, known bool) {
 	}
 	open, _ := a.records.read(checks.Local, slurm.RecordPrefix)
 	return session.Beside(a.Job.ID, a.record, open, slurm.BootID())
+}
+
+// name returns the job as a warning names it.
+func (a *Around) name() string {
+	if a.Job.ID == "" {
+		return "the job (SLURM_JOB_ID is not set)"
+	}
+	return "job " + a.Job.ID
 }

@@ -188,6 +188,7 @@ func TestFind(t *testing.T) {
 		{name: "none", job: slurm.Job{ID: "7"}, known: true, keep: true},
 		{name: "one that the node does not have", job: some(9), own: 4, keep: true, warned: "no GPU of this node has the device /dev/nvidia9; each failure counts as the job's"},
 		{name: "one of a node without GPUs", job: some(0), without: true, keep: true, warned: "find the GPUs of job 7: "},
+		{name: "of a job without a number", job: slurm.Job{Share: slurm.SomeGPUs, Minors: []int{9}}, own: 4, warned: "find the GPUs of the job (SLURM_JOB_ID is not set): "},
 		{name: "one line of a person", job: some(1), line: true, known: true, own: 1, other: 3},
 		{name: "a person without a job", job: slurm.Job{Share: slurm.AllGPUs}, own: 4},
 		{name: "a MIG device, which only NVML knows", job: slurm.Job{ID: "7", Share: slurm.SomeGPUs, MIG: []string{"MIG-x"}}, keep: true},

@@ -42,7 +42,10 @@ Exit status: 0, 10 if there is no such group and the search finds nothing.`,
 					if near == "" && printAnswer(wire.AskMessage, words) == nil {
 						return nil
 					}
-					return options.Wrong{Err: fmt.Errorf("there is no group %q%s: want one of %s", words[0], near, strings.Join(groups, ", "))}
+					if near == "" {
+						return options.Wrong{Err: fmt.Errorf("no group, check, code or recipe has %q: the groups are %s", words[0], strings.Join(groups, ", "))}
+					}
+					return options.Wrong{Err: fmt.Errorf("there is no group %q%s", words[0], near)}
 				}
 				groups = groups[i : i+1]
 			}

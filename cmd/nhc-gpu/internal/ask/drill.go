@@ -319,11 +319,14 @@ func findDevice(r *health.Run, like checks.Device, code, name string) (checks.De
 	case !known:
 		return checks.Device{Kind: like.Kind, Name: name}, nil
 	}
+	if len(have) == 0 {
+		return like, options.Wrong{Err: fmt.Errorf("this node has no %s", strings.Replace(like.Kind, "gpu", "GPU", 1))}
+	}
 	names := make([]string, len(have))
 	for i, d := range have {
 		names[i] = d.String()
 	}
-	return like, options.Wrong{Err: fmt.Errorf("this node has no %s %q: want %s", like.Kind, name, cmp.Or(strings.Join(names, ", "), "none: it shows no "+like.Kind))}
+	return like, options.Wrong{Err: fmt.Errorf("this node has no %s %q: want %s", like.Kind, name, strings.Join(names, ", "))}
 }
 
 // shapedAs returns a device with the fields that the device of the scenario has.

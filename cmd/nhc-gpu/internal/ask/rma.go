@@ -197,7 +197,10 @@ func resolvePart(word string, present, known []checks.Device, events []*event.Ev
 	for _, d := range present {
 		all = append(all, cmp.Or(d.Name, d.PCI))
 	}
-	return checks.Device{}, fmt.Errorf("this node has no such device%s: want one of %s", spell.DidYouMean(word, all), cmp.Or(strings.Join(all, ", "), "none"))
+	if len(all) == 0 {
+		return checks.Device{}, errors.New("this node has no GPU, adapter or NVMe disk")
+	}
+	return checks.Device{}, fmt.Errorf("this node has no such device%s", cmp.Or(spell.DidYouMean(word, all), ": want one of "+strings.Join(all, ", ")))
 }
 
 // partOf returns the part that the device of a finding is on: a port is on an adapter.

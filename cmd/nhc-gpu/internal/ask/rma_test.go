@@ -40,7 +40,7 @@ func TestResolvePart(t *testing.T) {
 		{"a GPU that only earlier runs know", "1653", []checks.Device{shifted}, []checks.Device{gone}, nil, gone, ""},
 		{"a number that another GPU has now", "gpu3", []checks.Device{shifted}, []checks.Device{gone}, fail(gpu3), checks.Device{}, "name the PCI address"},
 		{"a typing error", "gpu33", []checks.Device{gpu3, mlx}, nil, nil, checks.Device{}, "did you mean gpu3?"},
-		{"no device at all", "nvme0", nil, nil, nil, checks.Device{}, "want one of none"},
+		{"no device at all", "nvme0", nil, nil, nil, checks.Device{}, "this node has no GPU, adapter or NVMe disk"},
 	} {
 		got, err := resolvePart(tt.word, tt.present, tt.known, tt.events)
 		if tt.wrong != "" {

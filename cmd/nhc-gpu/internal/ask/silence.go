@@ -281,7 +281,7 @@ func futureFinding(present []checks.Device, code, device string) (f checks.Findi
 		for _, d := range present {
 			names = append(names, cmp.Or(d.Name, d.PCI))
 		}
-		return f, fmt.Errorf("%w, and the node has no %s%s: want one of %s", errNotReported, device, spell.DidYouMean(device, names), cmp.Or(strings.Join(names, ", "), "no device"))
+		return f, fmt.Errorf("%w, and the node has no %s%s", errNotReported, device, cmp.Or(spell.DidYouMean(device, names), ": want one of "+cmp.Or(strings.Join(names, ", "), "no device")))
 	}
 	return checks.Finding{Code: code, Severity: checks.Fail, Device: present[at]}, nil
 }

@@ -94,7 +94,7 @@ func platformNamed(known *conf.Platforms, name string) (*checks.Platform, error)
 	if len(parts) > 1 {
 		return nil, fmt.Errorf("there is no platform with the name %q; these names contain it: %s", name, strings.Join(parts, ", "))
 	}
-	return nil, fmt.Errorf("there is no platform with the name %q%s; nhc-gpu platforms lists them", name, spell.DidYouMean(name, names))
+	return nil, fmt.Errorf("there is no platform with the name %q%s", name, cmp.Or(spell.DidYouMean(name, names), "; nhc-gpu platforms lists them"))
 }
 
 // settleFor applies the settings of the command line and the defaults.

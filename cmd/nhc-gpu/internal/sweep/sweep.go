@@ -349,7 +349,7 @@ func (f *flags) conflicts(o *launch.Options, isEAS bool) error {
 func (f *flags) chosenStages(file *sweep.EAS) (list []sweep.Stage, err error) {
 	for _, name := range slices.Concat(f.stages, f.skip) {
 		if !slices.Contains(sweep.Stages, sweep.Stage(name)) {
-			return nil, fmt.Errorf("there is no stage %q%s; the stages are %s", name, spell.DidYouMean(name, strings.Split(stageNames(), ",")), stageNames())
+			return nil, fmt.Errorf("there is no stage %q%s", name, cmp.Or(spell.DidYouMean(name, strings.Split(stageNames(), ",")), "; the stages are "+stageNames()))
 		}
 	}
 	for _, s := range sweep.Stages {
