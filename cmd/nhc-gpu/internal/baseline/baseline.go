@@ -54,7 +54,7 @@ func Learn(text string, o *options.Options, exit *int) error {
 	}
 	if runs > 0 {
 		if onlyActive(r.Plan); !slices.ContainsFunc(r.Plan.Steps, func(s plan.Step) bool { return s.Active }) {
-			return report.Unusable{Err: fmt.Errorf("no line of %s for this host is an active test: it has no baseline (docs/active.md has examples)", from)}
+			return report.Unusable{Err: fmt.Errorf("no line of %s for this host is an active test: it has no baseline (/usr/share/doc/nhc-gpu/docs/active.md has examples)", from)}
 		}
 		if *exit = learn(r, runs); r.Signals.Caught() != 0 {
 			return nil

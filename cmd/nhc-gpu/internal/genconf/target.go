@@ -210,8 +210,8 @@ func (t *target) files(main *sheet) []file {
 		return list
 	}
 	return append(list,
-		file{"-prolog", "before each job; docs/jobs.md shows how to install the prolog", around(main, "prolog", "before", prologChecks)},
-		file{"-epilog", "after each job; docs/jobs.md shows how to install the epilog", around(main, "epilog", "after", epilogChecks)},
+		file{"-prolog", "before each job; /usr/share/doc/nhc-gpu/docs/jobs.md shows how to install the prolog", around(main, "prolog", "before", prologChecks)},
+		file{"-epilog", "after each job; /usr/share/doc/nhc-gpu/docs/jobs.md shows how to install the epilog", around(main, "epilog", "after", epilogChecks)},
 		file{"-active", "the active tests; systemctl enable --now nhc-gpu-active.timer", t.active()})
 }
 
@@ -267,8 +267,8 @@ func (t *target) active() *sheet {
 		s.comment("NCCL over the network alone, only if the adapters of a node can reach each other:")
 		s.suggest("check_nccl", "--no-p2p", "-b", "1G", "all_reduce")
 	}
-	s.comment("For a file of their own, once a week (docs/active.md has the timer): ten minutes of load, and")
-	s.comment("DCGM's long diagnostic:")
+	s.comment("For a file of their own, once a week: ten minutes of load, and DCGM's long diagnostic.")
+	s.comment("/usr/share/doc/nhc-gpu/docs/active.md has the timer:")
 	s.suggest("check_gpu_soak", "600")
 	s.suggest("check_dcgm_diag", "3")
 	return s

@@ -2,6 +2,7 @@
 package platforms
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,7 +28,7 @@ func Command() *cobra.Command {
 		Long: `Lists the platforms of /etc/nhc/profiles.toml and the built-in ones; * marks that of
 this node. NAME (or a part of it), or the PCI device ID of the GPUs, prints the
 figures of one platform with their sources. To change a figure, copy the table to
-/etc/nhc/profiles.toml and edit it there (docs/thresholds.md).
+/etc/nhc/profiles.toml and edit it there (/usr/share/doc/nhc-gpu/docs/thresholds.md).
 
 Exit status: 0, 3 if the configuration cannot be used, 10 if there is no such platform.`,
 		Example: `  nhc-gpu platforms
@@ -100,7 +101,11 @@ func listPlatforms(list []conf.Platform, here []string) error {
 		if n := p.GPUs(); len(n) > 0 {
 			gpus = strings.Trim(fmt.Sprint(n), "[]")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", mark, p.Name, strings.Join(p.Devices, " "), gpus, p.Pos)
+		from := p.Pos.String()
+		if strings.HasPrefix(from, "conf/profiles/") { // in the source of the program
+			from = "built-in"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", mark, p.Name, strings.Join(p.Devices, " "), gpus, from)
 	}
 	if err := w.Flush(); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("print platforms: %w", err)
@@ -124,7 +129,7 @@ func named(list []conf.Platform, name string) (matching []conf.Platform, err err
 		}
 	}
 	if len(matching) == 0 {
-		return nil, fmt.Errorf("there is no platform with the name or the PCI device ID %q%s; nhc-gpu platforms lists them", name, spell.DidYouMean(name, names))
+		return nil, fmt.Errorf("there is no platform with the name or the PCI device ID %q%s", name, cmp.Or(spell.DidYouMean(name, names), "; nhc-gpu platforms lists them"))
 	}
 	return matching, nil
 }

@@ -93,7 +93,7 @@ used, 10 if the scenarios could not be tried.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object of JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print each scenario")
 	cmd.Flags().BoolVar(&ofSite, "installed", false, "list the faults that this configuration does not act on")
-	cmd.Flags().StringVar(&file, "file", "", "try the scenarios of this file (docs/reference/selftest.md)")
+	cmd.Flags().StringVar(&file, "file", "", "try the scenarios of this file (/usr/share/doc/nhc-gpu/docs/reference/selftest.md)")
 	return cmd
 }
 
@@ -206,7 +206,7 @@ func report(version string, attempts []attempt, asJSON, verbose bool) error {
 	}
 	result := "each check reported the expected findings, and named the right device"
 	if wrong > 0 {
-		result = fmt.Sprintf("%d WRONG: do not trust these checks, and report it (docs/reference/selftest.md)", wrong)
+		result = fmt.Sprintf("%d WRONG: do not trust these checks, and report it (/usr/share/doc/nhc-gpu/docs/reference/selftest.md)", wrong)
 	}
 	fmt.Fprintf(&b, "\nnhc-gpu %s: %s of %s: %s\n", version, console.Counted(len(attempts), "scenario"), console.Counted(count, "check"), result)
 	_, err := fmt.Fprint(console.Screen, b.String())
