@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
@@ -37,6 +38,11 @@ func TestHelpIsComplete(t *testing.T) {
 			t.Errorf("there is no %s%s", m[1], m[2])
 		}
 	}
+	for line := range strings.Lines(options.HelpText + options.OwnHelp) {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > console.HelpWidth {
+			t.Errorf("a line of %d characters: %s", n, line)
+		}
+	}
 	for _, letter := range options.Spec {
 		if letter != ':' && !strings.Contains(options.HelpText, "\n -"+string(letter)+" ") {
 			t.Errorf("the help lacks -%c", letter)
@@ -50,7 +56,8 @@ func TestHelpOfCommands(t *testing.T) {
 	judge := func(cmd *cobra.Command) {
 		help := options.CommandHelp(cmd)
 		for line := range strings.Lines(help) {
-			if len(line) > 90 && !strings.HasPrefix(line, "  nhc-gpu ") {
+			isExample := strings.HasPrefix(line, "  nhc-gpu ") && strings.Contains(line, "'") // a command is not broken
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > console.HelpWidth && !isExample {
 				t.Errorf("%s: a line of %d characters: %s", cmd.CommandPath(), len(line), line)
 			}
 		}

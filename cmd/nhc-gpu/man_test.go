@@ -155,7 +155,7 @@ func paragraphs(text string) string {
 // definitions makes Markdown of a table of options in a help text.
 func definitions(table string) string {
 	var b strings.Builder
-	row := regexp.MustCompile(`^ {1,6}(-.*?)(?:  +|\] )(.*)$`)
+	row := regexp.MustCompile(`^ {1,6}(-.*?)(?:  +|\] |$)(.*)$`)
 	text := ""
 	flush := func() {
 		if text != "" {

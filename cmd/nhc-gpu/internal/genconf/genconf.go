@@ -273,7 +273,7 @@ func (g *generator) write(path, text string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w; create the directory first: mkdir -p %s", err, filepath.Dir(path))
+		return fmt.Errorf("%w; make it first: mkdir %s", err, filepath.Dir(path))
 	case errors.Is(err, fs.ErrExist) && g.dir != "":
 		return fmt.Errorf("%w; move it away, or name another directory with --dir", err)
 	case errors.Is(err, fs.ErrExist):
@@ -307,8 +307,8 @@ func (a *Arguments) help() {
 
  Writes a configuration for this node, and tries every line. A line that does
  not pass becomes a comment; a line that finds a fault stays, with the fault in
- the comment above it. With --platform it writes the configuration of a platform
- on any machine, without a trial. It overwrites no file.
+ the comment above it. With --platform it writes the configuration of a
+ platform on any machine, without a trial. It overwrites no file.
 
  OPTION            DESCRIPTION
 -------------------------------------------------------------------------------
@@ -319,8 +319,10 @@ func (a *Arguments) help() {
  --dir <dir>       Write all files into <dir>: <name>.conf, and on a node with
                    GPUs <name>-prolog.conf, -epilog.conf and -active.conf
  -D <confdir>      Use config directory <confdir> (default: /etc/nhc)
- -b <matchstr>     Only these lines of the BIOS/DMI section (default: %s)
- -c <conffile>     Write to <conffile>, - for standard output (default: <confdir>/%s.conf.auto)
+ -b <matchstr>     Only these lines of the BIOS/DMI section
+                   (default: %s)
+ -c <conffile>     Write to <conffile>, - for standard output
+                   (default: <confdir>/%s.conf.auto)
  -d                Debugging output (DEBUG=1)
  -n <name>         Use name <name> (default: %s); see -c above
  -v                Run verbosely (VERBOSE=1)

@@ -33,15 +33,15 @@ const HelpText = `
 -------------------------------------------------------------------------------
  -h                Show this help
  -D <confdir>      Use config directory <confdir> (default: /etc/nhc)
- -a                Run all checks; do not stop at the first failure (NHC_CHECK_ALL=1)
+ -a                Run all checks; do not stop at a failure (NHC_CHECK_ALL=1)
  -c <conffile>     Load config from <conffile> (default: <confdir>/<name>.conf)
  -d                Debugging output (DEBUG=1)
  -e <check>        Evaluate the check line <check> and exit; marks no node
  -f                Run shell checks in forked subprocesses (NHC_CHECK_FORKED=1)
- -l <logspec>      File or redirections for the log, - for none (LOGFILE=<logspec>)
- -n <name>         Set program name to <name> (default: nhc); see -D and -c above
+ -l <logspec>      Log to a file or redirections; -: none (LOGFILE=<logspec>)
+ -n <name>         Set program name to <name> (default: nhc); see -D and -c
  -q                Run quietly (SILENT=1)
- -t <timeout>      Give the whole run <timeout> seconds (default: 30; 0: no limit)
+ -t <timeout>      Time limit of the run in seconds (default: 30; 0: no limit)
  -v                Run verbosely (VERBOSE=1)
  -x                Let bash trace shell lines (set -x)
 
@@ -63,9 +63,10 @@ EXAMPLES:
 
 const ownSyntax = `           nhc-gpu <command> [<arguments>]
 
- nhc-gpu checks whether this node can accept, or keep, a job. Without a command it
- is a drop-in replacement for LBNL Node Health Check: it runs the checks, also
- with -v alone, drains the node if one fails, and resumes it when all pass.
+ nhc-gpu checks whether this node can accept, or keep, a job. Without a command
+ it is a drop-in replacement for LBNL Node Health Check: it runs the checks,
+ also with -v alone, drains the node if one fails, and resumes it when all
+ pass.
 `
 
 // Refuse prints an error in the command line of nhc-gpu, and the command that shows the help.
@@ -81,7 +82,8 @@ func Refuse(command string, err error) {
 // CommandHelp returns the help of a command.
 func CommandHelp(cmd *cobra.Command) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n%s\n\nUsage:\n  %s\n", cmd.Short, strings.TrimSpace(cmd.Long), cmd.UseLine())
+	wrap := func(text string) string { return console.Wrap(text, console.HelpWidth) }
+	fmt.Fprintf(&b, "%s\n\n%s\nUsage:\n%s", cmd.Short, wrap(strings.TrimSpace(cmd.Long)), wrap("  "+cmd.UseLine()))
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
@@ -95,7 +97,7 @@ func CommandHelp(cmd *cobra.Command) string {
 		fmt.Fprintf(&b, "  %-12s %s\n", sub.Name(), sub.Short)
 	}
 	if cmd.HasAvailableLocalFlags() {
-		fmt.Fprintf(&b, "\nOptions:\n%s", cmd.LocalFlags().FlagUsages())
+		fmt.Fprintf(&b, "\nOptions:\n%s", cmd.LocalFlags().FlagUsagesWrapped(console.HelpWidth))
 	}
 	return b.String()
 }
@@ -103,16 +105,16 @@ func CommandHelp(cmd *cobra.Command) string {
 // OwnHelp is the part of the help that only nhc-gpu has.
 const OwnHelp = `
  EXIT STATUS of a health check: 0 all pass; 3 a result is unknown and none is a
- failure; 10 wrong arguments; 142 TIMEOUT; other: that of the failed check, with
- -a the number of failures.
+ failure; 10 wrong arguments; 142 TIMEOUT; other: that of the failed check,
+ with -a the number of failures.
 
  COMMAND           DESCRIPTION (nhc-gpu <command> --help has more)
 -------------------------------------------------------------------------------
- --check           Run all checks and print what they find, failures first, with
-                   the action for each. The node is not drained, and actions of
-                   checks (kill, mount, mkdir, restart, -e, -E) are only listed.
-                   Shell lines, and commands whose output a check reads, are run.
-                   Does not stop at the first failure.
+ --check           Run all checks and print what they find, failures first,
+                   with the action for each. The node is not drained, and
+                   actions of checks (kill, mount, mkdir, restart, -e, -E) are
+                   only listed. Shell lines, and commands whose output a check
+                   reads, are run. Does not stop at the first failure.
                    Exit status: 0 ok, 1 warn, 2 fail, 3 unknown
                    Options of --check, in any order:
    --act           Carry out the actions of the checks
@@ -120,10 +122,11 @@ const OwnHelp = `
    -q              Print only failures and unknown results, nothing else
    --no-shell      Skip shell lines; their results are unknown
    --json          Print one object of JSON
-   --format FORMAT Print as text, json, jsonl, nagios, npd, junit or prometheus
+   --format FORMAT
+                   Print as text, json, jsonl, nagios, npd, junit, prometheus
    --redact        Remove serial numbers and UUIDs
- --baseline[=RUNS] Run the active tests (5 times) and record what this node reaches
-                   as its baseline; --baseline=0 shows the baseline
+ --baseline[=RUNS] Run the active tests (5 times) and record what this node
+                   reaches as its baseline; --baseline=0 shows the baseline
  --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID
  --epilog          Run as its Epilog
  checks [GROUP]    List the built-in checks

@@ -132,8 +132,8 @@ func help(program, name string) {
 
   Syntax:  %s [<options>] [<word> [...]]
 
- Runs %s. Prints or mails its output if it fails and the output has changed, and
- reports that its errors are cleared when it passes again.
+ Runs %s. Prints or mails its output if it fails and the output has changed,
+ and reports that its errors are cleared when it passes again.
 
  OPTION            DESCRIPTION
 -------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ func help(program, name string) {
  end in flags: before each run clear the terminal (c), draw a ruler (r), print
  the time (t).
 
- Environment: NW_TIMEOUT=<timespec> is the time limit of %s (default: 10m; 0: no
- limit), NW_DATEFMT the format of times for date(1).
+ Environment: NW_TIMEOUT=<timespec> is the time limit of %s (default: 10m; 0:
+ no limit), NW_DATEFMT the format of times for date(1).
  Exit status: 0, 99 wrong command line, 255 no state directory; 129, 130, 143
  ended by SIGHUP, SIGINT, SIGTERM.
 
