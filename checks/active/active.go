@@ -30,11 +30,11 @@ import (
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"active.busy":    "Nothing to repair: an active test waits until no job runs on the node and no process uses the GPUs. On a drained node run it by hand: nhc-gpu --check -n nhc-active -t 900. If a job has ended and its epilog did not run, see docs/active.md.",
+			"active.busy":    "Nothing to repair: an active test waits until no job runs on the node and no process uses the GPUs. On a drained node run it by hand: nhc-gpu --check -n nhc-active -t 900. If a job has ended and its epilog did not run, see /usr/share/doc/nhc-gpu/docs/active.md.",
 			"active.shared":  "Nothing to repair: a prolog runs active tests only for a job that certainly has the whole node. With --max-age a prolog uses the last result instead.",
 			"active.held":    "Another active test is running: wait for it, or find it with ps (nhc-gpu). If there is none, the state file is on a file system that keeps stale locks: see /var/lib/nhc-gpu/active.lock.",
 			"active.time":    "Give the run more time (TIMEOUT in /etc/sysconfig/nhc-active for the timer, -t 900 by hand), or the test less (-t). slurmd ends a health check after 60 seconds.",
-			"active.stale":   "Run the test while the node is idle: a line with the same arguments in nhc-active.conf, then systemctl start nhc-gpu-active.service; see docs/active.md.",
+			"active.stale":   "Run the test while the node is idle: a line with the same arguments in nhc-active.conf, then systemctl start nhc-gpu-active.service; see /usr/share/doc/nhc-gpu/docs/active.md.",
 			"active.stopped": "Nothing to repair: a job started, a process opened a GPU, or the run was ended. The next run that is allowed to repeats the test. If NVML does not answer or returns errors, see dmesg and check_gpu_count.",
 			"active.left":    "Nothing, if a process uses the GPU, MIG splits it, or its compute mode is prohibited: the test then does not touch it. See nvidia-smi.",
 			"active.stuck":   "Work that other GPUs finish at once does not end on this one: see dmesg for Xid errors. " + checks.ResetAdvice + " If the fault returns, replace the GPU. If the work ends on no GPU, or copies end between no two GPUs, see the driver, Fabric Manager, the IOMMU and ACS first.",

@@ -354,7 +354,7 @@ func (r *activeRun) reportRates() {
 func activeDo(code, slow string, more map[string]string) map[string]string {
 	do := map[string]string{
 		code + ".slow":     slow + " The limit is the number on the line in nhc.conf.",
-		code + ".floor":    slow + " The limit is that of the platform, see nhc-gpu --check and docs/thresholds.md; a profile of your site overrides it.",
+		code + ".floor":    slow + " The limit is that of the platform, see nhc-gpu --check and /usr/share/doc/nhc-gpu/docs/thresholds.md; a profile of your site overrides it.",
 		code + ".peers":    slow + " Its peers on the same node are faster, so software is an unlikely cause: compare it with them.",
 		code + ".baseline": slow + " The node was faster when its baseline was recorded: find the change since then. nhc-gpu clear --baseline discards the baseline.",
 	}

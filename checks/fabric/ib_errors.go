@@ -61,7 +61,7 @@ func init() {
 				"ib.errors.fabric": "Nothing on this node: most of its ports count the same errors at once. See the switches, UFM or the subnet manager for that time.",
 				"ib.errors.full":   "The counter stopped at its maximum, so later errors are invisible: perfquery -R (infiniband-diags) resets the counters of a port.",
 				"ib.errors.none":   "Nothing to repair: the kernel shows no error counters for these devices.",
-				"ib.errors.policy": "Correct the file that the message names (docs/reference/fabric.md has the format); until then the built-in limits apply.",
+				"ib.errors.policy": "Correct the file that the message names (/usr/share/doc/nhc-gpu/docs/reference/fabric.md has the format); until then the built-in limits apply.",
 			}
 		},
 		DoOf: doIBErrors,
