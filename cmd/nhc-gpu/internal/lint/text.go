@@ -135,7 +135,7 @@ func lintLines(l *findings, s *site, file string, data []byte) *page {
 		p.add(finding{File: file, Line: crlf, Severity: remark, Text: "lines end in CR LF", Now: "nhc-gpu drops the CR; LBNL NHC fails such lines", Fix: "dos2unix " + file})
 	}
 	if checks == 0 && p.count(mistake) == 0 {
-		p.add(finding{File: file, Severity: warning, Text: "no line has a check", Now: "nothing is checked, and every node counts as healthy", Fix: "nhc-gpu genconf -c " + file + ", on a node"})
+		p.add(finding{File: file, Severity: warning, Text: "no line has a check", Now: "nothing is checked, and every node counts as healthy", Fix: "on a healthy node: nhc-gpu genconf --dir DIR -H 'gpu*'"})
 	}
 	return p
 }
