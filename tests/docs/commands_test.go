@@ -206,7 +206,7 @@ func tryCommand(t *testing.T, dir, name string, argv []string, tried map[string]
 	for _, none := range []string{
 		"no port of an adapter in the input", "no record of it on node", "missing argument: want", "add --all to do that",
 		"report: there is no event", "run sinfo: ", "run sacctmgr: ", "run squeue: ",
-		"no run of the last 30 days reported it", "is not silenced on this node", "this time has passed", "this node has no such device",
+		"no run of the last 30 days reported it", "is not silenced on this node", "this time has passed", "this node has no such device", "this node has no GPU, adapter or NVMe disk",
 	} { // a name alone; a question; no Slurm; no finding, or an example's date
 		misuse = misuse && !strings.Contains(out, none)
 	}

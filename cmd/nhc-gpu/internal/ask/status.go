@@ -198,7 +198,7 @@ func ago(d time.Duration) string {
 const clock = "2006-01-02 15:04:05"
 
 // describe prints an event, and one line for each other context. all are the results of the run, also those that
-// --code leaves out of the event.
+// --code excludes from the event.
 func describe(w io.Writer, e *event.Event, all []event.Result, others []*event.Event, now time.Time) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-10s %s\n", name, fmt.Sprintf(format, args...))

@@ -151,7 +151,7 @@ type Unusable struct{ Err error }
 var placed = checks.Lazily(`^(\S+):([0-9]+): `)
 
 // Undone returns the error of a configuration that cannot be used, with its lines in the order of the file, and
-// with what was done.
+// a last line that says that no check was run.
 func Undone(err error) error {
 	lines := strings.Split(err.Error(), "\n")
 	if !errors.As(err, new(Unusable)) || !strings.HasSuffix(lines[0], seeAbove) && !placed().MatchString(lines[0]) {
