@@ -113,7 +113,7 @@ type Result struct {
 	Sent    int           `json:"sent,omitempty"`
 	Lost    int           `json:"lost,omitempty"`
 	Fault   Fault         `json:"fault,omitempty"`  // "": the test has run to its end
-	Text    string        `json:"text,omitempty"`   // of the fault: what failed, want, got
+	Text    string        `json:"text,omitempty"`   // of the fault: what failed, want, got; without one, of a first try that does not count
 	Blame   []string      `json:"blame,omitempty"`  // the nodes that the fault itself names: those that did not answer
 	Losses  []Loss        `json:"losses,omitempty"` // of fault lost: about the nodes in Blame
 	Rank    int           `json:"rank,omitempty"`   // of wrong data: the rank that has received it

@@ -28,6 +28,9 @@ func Is(args []string) bool { return slices.Contains(Names, filepath.Base(args[0
 // never listens), transfer (an error in the middle), and nodevice.
 const Setting = "PERFTEST_"
 
+// Old is an environment variable: with it the program is perftest 4.5, whose server listens at all addresses.
+const Old = Setting + "OLD=1"
+
 // said is an error in perftest's own words.
 type said string
 
@@ -36,6 +39,7 @@ func (s said) Error() string { return string(s) }
 // run is one run of a program.
 type run struct {
 	device, host, act string
+	bind              string // address of a server
 	port, size        int
 	count             int           // of a latency
 	span              time.Duration // of a bandwidth
@@ -56,22 +60,34 @@ func Main(args []string) int {
 }
 
 func parse(args []string) (*run, error) {
-	r := &run{port: 18515, size: 65536, count: 1000, latency: filepath.Base(args[0]) == "ib_write_lat"}
+	old := os.Getenv(Setting+"OLD") != ""
+	r := &run{bind: "0.0.0.0", port: 18515, size: 65536, count: 1000, latency: filepath.Base(args[0]) == "ib_write_lat"}
 	for i := 1; i < len(args); i++ {
 		number := func(to *int) {
 			if i++; i < len(args) {
 				*to, _ = strconv.Atoi(args[i])
 			}
 		}
-		seconds, ignored := 0, 0
-		switch word := args[i]; word {
-		case "--help":
-			fmt.Print("Usage:\n  start a server and wait for connection\n")
-			return nil, said("")
-		case "-d":
+		text := func(to *string) {
 			if i++; i < len(args) {
-				r.device = args[i]
+				*to = args[i]
 			}
+		}
+		seconds, ignored := 0, 0
+		switch word := args[i]; {
+		case word == "--help":
+			fmt.Print("Usage:\n  start a server and wait for connection\n")
+			if !old {
+				fmt.Print("      --bind_source_ip  Source IP of the interface used for connection establishment.\n")
+			}
+			return nil, said("")
+		case word == "--bind_source_ip" && !old:
+			text(&r.bind)
+			continue
+		}
+		switch word := args[i]; word {
+		case "-d":
+			text(&r.device)
 		case "-p":
 			number(&r.port)
 		case "-s":
@@ -105,13 +121,16 @@ func (r *run) run() error {
 	return r.write()
 }
 
+// hello is what the ends exchange first.
+const hello = "parameters of a test\n"
+
 // serve serves one client.
 func (r *run) serve() error {
 	fmt.Print("\n************************************\n* Waiting for client to connect... *\n************************************\n")
 	if r.act == "deaf" {
 		time.Sleep(time.Hour)
 	}
-	l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", r.port))
+	l, err := net.Listen("tcp4", net.JoinHostPort(r.bind, strconv.Itoa(r.port)))
 	if err != nil {
 		return said(fmt.Sprintf("Couldn't listen to port %d", r.port))
 	}
@@ -121,6 +140,10 @@ func (r *run) serve() error {
 		return err
 	}
 	defer c.Close()
+	met := make([]byte, len(hello))
+	if _, err := io.ReadFull(c, met); err != nil || string(met) != hello {
+		return said(" Failed to exchange data between server and clients")
+	}
 	r.misbehave()
 	buffer := make([]byte, max(r.size, 1<<16))
 	for {
@@ -158,6 +181,9 @@ func (r *run) write() error {
 		return said("Unable to open file descriptor for socket connection Unable to init the socket connection")
 	}
 	defer c.Close()
+	if _, err := c.Write([]byte(hello)); err != nil {
+		return said(" Failed to exchange data between server and clients")
+	}
 	r.misbehave()
 	kind := "BW"
 	if r.latency {

@@ -38,6 +38,7 @@ type PerftestEnd struct {
 	GPU    []string // arguments that put its memory on a GPU; none: memory of the host
 	Env    []string // environment that these arguments need
 	CPUs   []int    // it runs on these, near to its memory; none: anywhere
+	Bind   string   // address at which a server listens; "": all
 }
 
 // PerftestResult is the result of a test.
@@ -192,6 +193,10 @@ func startClient(ctx context.Context, h *probe.Host, t *Perftest, server string,
 	}
 }
 
+// PerftestBind is the option that has a server listen at one address only: perftest 23.07 and later have it, in
+// their help text. Earlier ones listen at all addresses of the node.
+const PerftestBind = "--bind_source_ip"
+
 // minIterations is the least number that perftest accepts.
 const minIterations = 5
 
@@ -209,6 +214,9 @@ func (t *Perftest) command(e *PerftestEnd, port int) probe.Command {
 	}
 	if e.GID >= 0 {
 		argv = append(argv, "-x", strconv.Itoa(e.GID))
+	}
+	if e.Bind != "" {
+		argv = append(argv, PerftestBind, e.Bind)
 	}
 	env := append(slices.Clip(probe.PerftestEnv), e.Env...)
 	return probe.Command{Argv: append(argv, e.GPU...), Env: env, CPUs: e.CPUs, Output: 64 << 10, Errors: 16 << 10}

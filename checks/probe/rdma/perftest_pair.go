@@ -21,8 +21,9 @@ type PerftestServer struct {
 const listenLimit = 5 * time.Second
 
 // ServePerftest starts the server of a test, and starts it again until it has served a number of
-// clients. It returns when the server listens. The server ends with ctx.
-func ServePerftest(ctx context.Context, h *probe.Host, t *Perftest, clients int) (*PerftestServer, *PerftestError) {
+// clients. It returns when the server listens. The server ends with ctx. A server that another program has
+// met, or that gets no port, is started on another one.
+func ServePerftest(ctx context.Context, h *probe.Host, t *Perftest, clients int) (_ *PerftestServer, last *PerftestError) {
 	for range 3 {
 		port, err := claimPort()
 		if err != nil {
@@ -36,11 +37,15 @@ func ServePerftest(ctx context.Context, h *probe.Host, t *Perftest, clients int)
 		if !s.ended() {
 			return s, nil
 		}
-		if s.err == nil || s.err.Kind != PerftestNoPort {
+		if s.err == nil || s.err.Kind != PerftestNoPort && !s.err.IsVague() {
 			return nil, s.err
 		}
+		last = s.err
 	}
-	return nil, &PerftestError{Kind: PerftestNoPort, Text: "no TCP port is free for long enough"}
+	if last.Kind == PerftestNoPort {
+		last.Text = "no TCP port is free for long enough"
+	}
+	return nil, last
 }
 
 func (s *PerftestServer) serve(ctx context.Context, h *probe.Host, t *Perftest, clients int) {
@@ -93,6 +98,13 @@ func listens(h *probe.Host, port int) bool {
 func RunPerftestClient(ctx context.Context, h *probe.Host, t *Perftest, server string, port int) PerftestResult {
 	x := startClient(ctx, h.Apart(), t, server, port)
 	return t.result(x, probe.Exit{})
+}
+
+// IsVague reports whether the program has ended without a measured fault. A connection of another program to the
+// port of the server has the same effect: the ends of a test are strangers to each other until they have exchanged
+// their parameters.
+func (e *PerftestError) IsVague() bool {
+	return (e.Kind == PerftestNoServer || e.Kind == PerftestBroken) && !e.Killed
 }
 
 // IsCause reports whether the error is a cause, and not a consequence of the other end's error.

@@ -67,22 +67,38 @@ func (e *engine) round(ctx context.Context, tasks []sweep.Task) []sweep.Result {
 }
 
 // task carries out one task. ok is false if it has no result: ctx has ended first, or others have ended
-// the rank of a node.
+// the rank of a node. A fault that no rank has measured counts only if a second try has one, too.
 func (e *engine) task(ctx context.Context, t sweep.Task) (r sweep.Result, ok bool) {
+	r, again, ok := e.try(ctx, t, true)
+	if !ok || !again {
+		return r, ok
+	}
+	second, began, why := t, r.Began, r.Text
+	second.ID = -t.ID // the ranks may still be ending the first try
+	r, _, ok = e.try(ctx, second, false)
+	if r.Task, r.Began, r.Took = t, began, time.Since(began); r.Fault == "" {
+		r.Text = "passed in the second try; the first: " + why
+	}
+	return r, ok
+}
+
+// try carries out one task once. ok is as for task. The first try ends as soon as a rank wants another one,
+// and none has measured a fault.
+func (e *engine) try(ctx context.Context, t sweep.Task, first bool) (r sweep.Result, again, ok bool) {
 	r = sweep.Result{Task: t, Began: time.Now().UTC()}
 	defer func() { r.Took = time.Since(r.Began) }()
 	for _, n := range t.Nodes {
 		r.Beside = r.Beside || e.beside[n]
 		if why, away := e.absent[n]; away {
 			r.Fault, r.Text = sweep.FaultUnable, "node "+n+": "+why
-			return r, true
+			return r, false, true
 		}
 	}
 	box, missing, bye := e.hub.begin(&t)
 	defer e.hub.finish(&t)
 	if len(missing) > 0 {
 		r.Fault, r.Text, r.Blame = sweep.FaultLost, textOf(missing), slices.Sorted(maps.Keys(missing))
-		return r, !bye
+		return r, false, !bye
 	}
 	key := make([]byte, 16)
 	_, _ = rand.Read(key)
@@ -104,25 +120,30 @@ func (e *engine) task(ctx context.Context, t sweep.Task) (r sweep.Result, ok boo
 		}
 		return true
 	}); !ok || r.Fault != "" {
-		return r, ok
+		return r, false, ok
 	}
 	for i, r := range wire.Runs(t.ID, ends) {
 		e.hub.send(t.Nodes[i], &wire.Message{Run: r})
 	}
 	parts := make([]*sweep.Result, len(t.Nodes))
-	var first *sweep.Result // with a fault
+	var fault *sweep.Result // the first part with one
 	ok = e.collect(ctx, box, &r, t.Limit+e.slack, func(m mail) bool {
 		if m.done == nil {
 			return false
 		}
 		parts[m.rank] = &m.done.Result
-		if first == nil && m.done.Result.Fault != "" {
-			first = parts[m.rank]
+		if fault == nil && m.done.Result.Fault != "" {
+			fault, again = parts[m.rank], first && m.done.Again
+		}
+		if again {
+			r.Fault, r.Text = fault.Fault, fault.Text
 		}
 		return true
 	})
-	merge(&r, parts, first)
-	return r, ok
+	if !again {
+		merge(&r, parts, fault)
+	}
+	return r, again, ok
 }
 
 // collect waits until take has accepted a message of each rank of a task, or r has a fault. Ranks that

@@ -172,6 +172,79 @@ func TestBytesOfARank(t *testing.T) {
 	}
 }
 
+// A fault that no rank has measured counts only if it comes back: the test runs once more, at once.
+func TestSecondTry(t *testing.T) {
+	t.Parallel()
+	broken := sweep.Result{Fault: sweep.FaultError, Text: "it ended with 1", Rank: 1}
+	measured := sweep.Result{Fault: sweep.FaultError, Text: "Completion with error"}
+	for name, tt := range map[string]struct {
+		dones [][2]*wire.Done // of each try, by rank; nil: it waits
+		want  sweep.Result
+	}{
+		"it passes":         {[][2]*wire.Done{{nil, {Result: broken, Again: true}}, {{Result: sweep.Result{Values: []float64{9}}}, {}}}, sweep.Result{Values: []float64{9}, Text: "passed in the second try; the first: it ended with 1"}},
+		"it comes back":     {[][2]*wire.Done{{nil, {Result: broken, Again: true}}, {{}, {Result: broken, Again: true}}}, broken},
+		"another fault":     {[][2]*wire.Done{{nil, {Result: broken, Again: true}}, {{Result: measured}, {}}}, measured},
+		"a measured one":    {[][2]*wire.Done{{{Result: measured}, {}}}, measured},
+		"no fault":          {[][2]*wire.Done{{{Result: sweep.Result{Values: []float64{9}}}, {}}}, sweep.Result{Values: []float64{9}}},
+		"a consequence too": {[][2]*wire.Done{{{Result: measured}, {Result: broken, Again: true}}}, measured},
+	} {
+		h := newHub([]string{"a", "b"}, time.Minute, t.Logf)
+		tries := &triedRanks{hub: h, dones: tt.dones}
+		for rank, n := range []string{"a", "b"} {
+			p := h.join(noConn{}, sweep.Node{Name: n})
+			tries.peers[rank] = p
+			defer p.end()
+			go func() {
+				for {
+					select {
+					case m := <-p.out:
+						tries.take(rank, m)
+					case <-p.gone.Done():
+						return
+					}
+				}
+			}()
+		}
+		h.start()
+		task := sweep.Task{ID: 7, Kind: sweep.KindWrite, Nodes: []string{"a", "b"}, Limit: time.Minute}
+		got, ok := (&engine{hub: h, ready: time.Minute, slack: time.Minute}).task(t.Context(), task)
+		if diff := cmp.Diff(task, got.Task); diff != "" || !ok {
+			t.Errorf("%s: %t, task (-want +got)\n%s", name, ok, diff)
+		}
+		got.Task, got.Began, got.Took = sweep.Task{}, time.Time{}, 0
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
+// triedRanks are two ranks that answer each try of a task.
+type triedRanks struct {
+	hub   *hub
+	peers [2]*peer
+	dones [][2]*wire.Done
+	mu    sync.Mutex
+	tries []int // the IDs of the tries
+}
+
+func (r *triedRanks) take(rank int, m *wire.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case m.Prepare != nil:
+		r.hub.take(r.peers[rank], &wire.Message{Ready: &wire.Ready{ID: m.Prepare.Task.ID, Rank: rank}})
+	case m.Run != nil && rank == 0: // both answer in order
+		r.tries = append(r.tries, m.Run.ID)
+		for i, d := range r.dones[len(r.tries)-1] {
+			if d != nil {
+				done := *d
+				done.ID, done.Rank = m.Run.ID, i
+				r.hub.take(r.peers[i], &wire.Message{Done: &done})
+			}
+		}
+	}
+}
+
 // GPU work begins on a number of nodes in a second. Later rounds of a stage begin faster.
 func TestRamp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

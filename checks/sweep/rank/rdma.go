@@ -32,6 +32,7 @@ type rdmaTask struct {
 	server *rdma.PerftestServer
 	began  atomic.Bool   // the client has
 	done   chan struct{} // closed when it has ended
+	vague  atomic.Bool   // this end has ended without a measured fault
 }
 
 func newRDMA(n *node) kind { return &rdmaTask{n: n, done: make(chan struct{})} }
@@ -73,7 +74,8 @@ func (t *rdmaTask) prepare(ctx context.Context, p *wire.Prepare) wire.Ready {
 	if err := t.describe(&p.Task); err != nil {
 		return refuse(err)
 	}
-	if _, err := rdma.PerftestHelp(ctx, t.n.host.Apart(), t.test.Program); err != nil { // or one failure would hold for the whole sweep
+	help, err := rdma.PerftestHelp(ctx, t.n.host.Apart(), t.test.Program) // or one failure would hold for the whole sweep
+	if err != nil {
 		return refuse(fmt.Errorf("cannot run %s: %w", t.test.Program, err))
 	}
 	if p.Rank == 0 {
@@ -82,6 +84,9 @@ func (t *rdmaTask) prepare(ctx context.Context, p *wire.Prepare) wire.Ready {
 	plane, err := t.n.plane("")
 	if err != nil {
 		return refuse(err)
+	}
+	if a := plane.Address.Addr().Unmap(); a.Is4() && strings.Contains(help, rdma.PerftestBind) {
+		t.test.Server.Bind = a.String()
 	}
 	server, failed := rdma.ServePerftest(ctx, t.n.host, &t.test, max(1, p.Task.Repeats))
 	if server == nil {
@@ -95,8 +100,12 @@ func (t *rdmaTask) prepare(ctx context.Context, p *wire.Prepare) wire.Ready {
 	return wire.Ready{Address: net.JoinHostPort(plane.Address.Addr().String(), strconv.Itoa(server.Port))}
 }
 
+// isVague reports whether this end has ended without a measured fault: a stranger may have connected to the server.
+func (t *rdmaTask) isVague() bool { return t.vague.Load() }
+
 // fault is the result of a failed program on this node.
 func (t *rdmaTask) fault(e *rdma.PerftestError) sweep.Result {
+	t.vague.Store(e.IsVague())
 	r := sweep.Result{Fault: sweep.FaultError, Rank: t.rank, Text: fmt.Sprintf("%s on %s: %s", t.test.Program, t.n.Name, e.Text)}
 	switch e.Kind {
 	case rdma.PerftestAbsent, rdma.PerftestUnloadable, rdma.PerftestNoDevice, rdma.PerftestNoOption, rdma.PerftestNoPort:

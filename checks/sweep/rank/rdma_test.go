@@ -3,6 +3,7 @@ package rank
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -104,6 +105,43 @@ func TestRDMAPair(t *testing.T) {
 		if r[0].Fault != "" || r[1].Fault != "" || len(r[0].Values) != 2 || r[0].Values[0] <= 0 || r[0].Values[1] <= 0 || len(r[1].Values) != 0 {
 			t.Errorf("%s: %+v", kind, r)
 		}
+	}
+}
+
+// The server listens at the address of the plane only, if its perftest can. A program that connects to it and is not
+// its client is no fault that counts at once.
+func TestRDMAStranger(t *testing.T) {
+	t.Parallel()
+	for name, old := range map[string]bool{"bound": false, "perftest 4.5": true} {
+		n := newRDMANode(t, 1, "", fakeperftest.Names...)
+		if old {
+			n.host.SetEnviron([]string{"PATH=" + n.host.Getenv("PATH"), fakeperftest.Old})
+		}
+		task := rdmaTaskOf(sweep.KindWrite)
+		ctx, cancel := context.WithTimeout(t.Context(), task.Limit)
+		defer cancel()
+		end := &rdmaTask{n: n, done: make(chan struct{})}
+		ready := end.prepare(ctx, &wire.Prepare{Task: task, Rank: 1})
+		if ready.Fault != "" {
+			t.Fatalf("%s: %+v", name, ready)
+		}
+		_, port, _ := net.SplitHostPort(ready.Address)
+		elsewhere, err := net.Dial("tcp4", net.JoinHostPort("127.0.0.2", port)) // another address of this machine
+		if (err == nil) != old {
+			t.Errorf("%s: a connection to another address: %v", name, err)
+		}
+		stranger := elsewhere
+		if stranger == nil {
+			if stranger, err = net.Dial("tcp4", ready.Address); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stranger.Close()
+		if r := end.run(ctx, nil); r.Fault != sweep.FaultError || !end.isVague() || len(r.Blame) > 0 {
+			t.Errorf("%s: %+v, vague: %t", name, r, end.isVague())
+		}
+		cancel()
+		end.stop()
 	}
 }
 

@@ -150,7 +150,11 @@ func (ts *tasks) run(r *wire.Run) {
 	finish := func(result sweep.Result) {
 		result.Task, result.Began, result.Took = sweep.Task{}, began, time.Since(began)
 		if t.ctx.Err() == nil {
-			ts.send(done(t.ID, t.rank, result))
+			m := done(t.ID, t.rank, result)
+			if v, ok := t.kind.(interface{ isVague() bool }); ok {
+				m.Done.Again = v.isVague()
+			}
+			ts.send(m)
 		}
 	}
 	whole, err := r.Whole(len(t.Nodes))

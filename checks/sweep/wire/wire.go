@@ -88,7 +88,8 @@ type Seats struct {
 type Done struct {
 	ID     int          `json:"id"`
 	Rank   int          `json:"rank"`
-	Result sweep.Result `json:"result"` // without the task
+	Result sweep.Result `json:"result"`          // without the task
+	Again  bool         `json:"again,omitempty"` // its fault counts only if it comes back in a second try
 }
 
 // Stop ends a task. The rank ends every process and connection of it.
