@@ -118,8 +118,8 @@ func (r *Report) lacks(d *Drained, a *Accusal) string {
 		if !its && a.Code != lostCode || st.Skipped != "" || st.Rounds == 0 {
 			continue
 		}
-		if st.Unproven != "" {
-			return fmt.Sprintf("stage %s has no verdict: %s", st.Stage, st.Unproven)
+		if why := a.unproven(st); why != "" {
+			return fmt.Sprintf("stage %s has no verdict: %s", st.Stage, why)
 		}
 		if x := slices.IndexFunc(st.Fleet, func(f Distribution) bool { return slices.Contains(strings.Split(f.Nodes, ","), d.Node) }); x >= 0 {
 			return fmt.Sprintf("stage %s has a remark about the node: %s", st.Stage, st.Fleet[x].Remark)
@@ -141,6 +141,23 @@ func (r *Report) lacks(d *Drained, a *Accusal) string {
 		return d.checked(a, results)
 	}
 	return d.paired(a, results)
+}
+
+// unproven returns why a stage says nothing about the planes of a fault, "" if it does. After the loss of a node any
+// of its planes counts.
+func (a *Accusal) unproven(st *StageReport) string {
+	switch {
+	case a.Code == lostCode && st.Says():
+		return ""
+	case a.Code == lostCode || len(a.Planes) == 0:
+		return st.Unproven
+	}
+	for _, plane := range a.Planes {
+		if why := st.unproven(plane); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // names reports whether a suspicion is, or may be, about a node.

@@ -71,13 +71,13 @@ func Compare(old, now *Report) *Comparison {
 	return c
 }
 
-// proves reports whether a sweep says something about the stage and the node of a suspect: that a test fails
-// as on most nodes clears none.
+// proves reports whether a sweep says something about the stage, the plane and the node of a suspect: that a test
+// fails as on most nodes clears none.
 func (r *Report) proves(old *Suspect) bool {
 	passed := false
 	for i := range r.Stages {
 		s := &r.Stages[i]
-		if s.Stage == old.Stage && s.Unproven != "" {
+		if s.Stage == old.Stage && s.unproven(old.Plane) != "" {
 			return false
 		}
 		passed = passed || slices.ContainsFunc(s.Results, func(x Result) bool {

@@ -42,6 +42,35 @@ func (s *StageReport) Conclude(asked bool, nodes []Node) {
 	}
 }
 
+// unproven returns why a stage says nothing about a plane or a rail, "" if it does: what concerns one of them hides
+// nothing about the others.
+func (s *StageReport) unproven(plane string) string {
+	if s.Unproven == "" || plane == "" {
+		return s.Unproven
+	}
+	other := false
+	for i := range s.Fleet {
+		if d := &s.Fleet[i]; d.wide() != "" || d.splits() {
+			if d.Plane == "" || d.Plane == plane {
+				return s.Unproven
+			}
+			other = true
+		}
+	}
+	if other {
+		return ""
+	}
+	return s.Unproven
+}
+
+// Says reports whether a stage says something about its nodes: a test has passed, on a plane or a rail about which it
+// does.
+func (s *StageReport) Says() bool {
+	return s.Skipped == "" && (s.Unproven == "" || slices.ContainsFunc(s.Results, func(r Result) bool {
+		return r.Fault == FaultNone && s.unproven(r.Task.Plane) == ""
+	}))
+}
+
 // wide returns the fault of the whole fleet, "" if there is none. A remark without values is about single
 // nodes.
 func (d *Distribution) wide() string {
@@ -81,7 +110,7 @@ func lacks(stage Stage, nodes []Node) bool {
 		case StageNode, StagePairs, StageGroups:
 			has = n.GPUs > 0
 		case StageRDMA:
-			has = len(n.Rails) > 0
+			has = slices.ContainsFunc(n.Rails, func(r Rail) bool { return r.Left == "" })
 		case StageTCP:
 			has = len(n.Planes) > 0
 		case StageReach:

@@ -15,8 +15,9 @@ type fleet struct {
 	nodes []Node
 	index map[string]int32
 	dead  []bool
-	out   []bool // excluded by an earlier part of the stage: tested no more
-	gone  []loss // of nodes that may be faulty
+	out   []bool         // excluded by an earlier part of the stage: tested no more
+	gone  []loss         // of nodes that may be faulty
+	bare  []Distribution // remarks on rails that lack an address
 	rng   *rand.Rand
 	id    int
 }
@@ -30,7 +31,10 @@ func newFleet(stage Stage, nodes []Node, o PlanOptions) (*fleet, error) {
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("no nodes")
 	}
-	for i, n := range nodes {
+	if stage == StageRDMA || stage == StagePairs || stage == StageGroups {
+		f.nodes, f.bare = useRails(stage, nodes, &o)
+	}
+	for i, n := range f.nodes {
 		if n.Name == "" {
 			return nil, fmt.Errorf("node %d has no name", i+1)
 		}

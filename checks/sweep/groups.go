@@ -100,7 +100,7 @@ func groupTests(f *fleet, o PlanOptions) (tests []series) {
 	for _, op := range o.Ops {
 		for _, fabric := range fabrics {
 			tests = append(tests, series{ports: fabric, task: Task{
-				Stage: StageGroups, Kind: KindNCCL, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: 2 * o.limit(),
+				Stage: StageGroups, Kind: KindNCCL, Rails: o.Planes, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: 2 * o.limit(),
 			}})
 		}
 	}

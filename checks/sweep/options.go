@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -104,6 +105,12 @@ func (o *PlanOptions) size(k Kind) int64 { return cmp.Or(o.Sizes[k], defaultSize
 // wants reports whether a plane or a rail is to be tested.
 func (o *PlanOptions) wants(p *plane) bool {
 	return len(o.Planes) == 0 || slices.ContainsFunc(o.Planes, p.called)
+}
+
+// names reports whether a rail is asked for by its name, or that of its device.
+func (o *PlanOptions) names(rail string) bool {
+	device, _, _ := strings.Cut(rail, ":")
+	return slices.Contains(o.Planes, rail) || slices.Contains(o.Planes, device)
 }
 
 // floorOf returns the floor of a test, 0 without one. A row with the plane takes precedence.

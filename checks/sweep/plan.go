@@ -193,7 +193,7 @@ func newRDMAPlan(f *fleet, o PlanOptions) Plan {
 		tests = append(tests, series{task: t, ports: r, family: len(tests)})
 	}
 	p := newPairPlan(f, o, tests)
-	p.remarks = unmet
+	p.remarks = append(unmet, f.bare...)
 	seen := map[string]bool{}
 	for _, r := range rails {
 		if p.add(compareSpeeds(f, r, KindWrite)); seen[r.name] {
@@ -218,7 +218,7 @@ func newNCCLPlan(f *fleet, o PlanOptions) Plan {
 	var tests []series
 	fabrics := fabricsOf(f.nodes, f.alive())
 	for _, op := range o.Ops {
-		t := Task{Stage: StagePairs, Kind: KindNCCL, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
+		t := Task{Stage: StagePairs, Kind: KindNCCL, Rails: o.Planes, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
 		for _, fabric := range fabrics {
 			tests = append(tests, series{task: t, ports: fabric})
 		}

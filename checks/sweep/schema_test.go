@@ -32,9 +32,9 @@ func whole() *Report {
 	}
 	node := Node{
 		Name: "n1", Leaf: "l1", Model: "H100", GPUs: 8, Closed: 4, Busy: true, Planes: []Plane{{Name: "eth0", Address: netip.MustParsePrefix("10.0.0.1/24"), MTU: 1500, Speed: 100000}},
-		Rails: []Rail{{Name: "mlx5_0:1", Layer: "InfiniBand", GID: -1, Speed: 400, Interface: "ib0"}},
+		Rails: []Rail{{Name: "mlx5_0:1", Layer: "InfiniBand", GID: -1, Speed: 400, Interface: "ib0", Left: "the default route"}},
 	}
-	task := Task{ID: 1, Stage: StageTCP, Kind: KindStream, Nodes: []string{"n1", "n2"}, Plane: "eth0", Op: "x", Size: 1, Flows: 8, Count: 10, Repeats: 4, Time: time.Second, Limit: time.Minute, NoP2P: true, Confirms: true}
+	task := Task{ID: 1, Stage: StageTCP, Kind: KindStream, Nodes: []string{"n1", "n2"}, Plane: "eth0", Rails: []string{"mlx5_0"}, Op: "x", Size: 1, Flows: 8, Count: 10, Repeats: 4, Time: time.Second, Limit: time.Minute, NoP2P: true, Confirms: true}
 	result := Result{
 		Task: task, Values: []float64{1}, Windows: []float64{2}, Sent: 10, Lost: 1, Fault: FaultWrong, Text: "wrong", Blame: []string{"n2"}, Rank: 1, Network: "IB", Began: at, Took: time.Second, Beside: true,
 		Losses: []Loss{{Node: "n2", At: at, Gone: true, Responds: true, Text: "silent"}},

@@ -76,6 +76,7 @@ type Rail struct {
 	GID       int    `json:"gid,omitempty"`   // index of the address to use; -1: that of the link layer
 	Speed     int    `json:"speed,omitempty"` // Gb/s
 	Interface string `json:"interface,omitempty"`
+	Left      string `json:"left,omitempty"` // why no job uses it: see [fleet.useRails]
 }
 
 // Task is one test. The tasks of a round run at the same time; no node is in two of them.
@@ -85,6 +86,7 @@ type Task struct {
 	Kind    Kind          `json:"kind"`
 	Nodes   []string      `json:"nodes"`             // in the order of the ranks
 	Plane   string        `json:"plane,omitempty"`   // a plane or a rail; "" is the node's address in Slurm
+	Rails   []string      `json:"rails,omitempty"`   // of NCCL: only these rails or their devices; none: all
 	Op      string        `json:"op,omitempty"`      // see Kind
 	Size    int64         `json:"size,omitempty"`    // bytes: of a message, or of the data of a collective
 	Flows   int           `json:"flows,omitempty"`   // TCP connections or queue pairs

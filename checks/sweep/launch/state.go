@@ -320,7 +320,7 @@ type digest struct {
 func digestOf(rep *sweep.Report, file fs.FileInfo) digest {
 	d := digest{Size: file.Size(), Changed: file.ModTime(), Ended: rep.Ended, Interrupted: rep.Interrupted, Suspects: len(rep.Suspects), Accused: rep.Accusals()}
 	for i := range rep.Stages {
-		if x := &rep.Stages[i]; x.Skipped == "" && x.Unproven == "" {
+		if x := &rep.Stages[i]; x.Says() {
 			d.Proven = append(d.Proven, x.Stage)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
@@ -25,12 +26,12 @@ const describeLimit = 10 * time.Second
 
 // describe describes the node, and returns its addresses. It returns the parts that did not answer, which
 // are then missing.
-func describe(h *probe.Host, name string) (n sweep.Node, own []netip.Addr, silent []string) {
+func describe(h *probe.Host, name string, find checks.PlatformOf) (n sweep.Node, own []netip.Addr, silent []string) {
 	n = sweep.Node{Name: cmp.Or(name, hostname()), Leaf: leaf(os.Getenv("SLURM_TOPOLOGY_ADDR"), os.Getenv("SLURM_TOPOLOGY_ADDR_PATTERN"))}
 	links := interfaces()
 	planes := ask(func() []sweep.Plane { return planes(h.Apart(), links) })
 	addresses := ask(func() []netip.Addr { return addresses(h.Apart(), links) })
-	rails := ask(func() []sweep.Rail { return rails(h.Apart()) })
+	rails := ask(func() []sweep.Rail { return rails(h.Apart(), find) })
 	gpus := ask(func() gpuList { return gpus(h.Apart(), os.LookupEnv) })
 	limit := time.After(describeLimit)
 	var ok bool
@@ -200,14 +201,15 @@ func isHardware(h *probe.Host, name string, depth int) bool {
 }
 
 // rails returns the RDMA ports that are active.
-func rails(h *probe.Host) []sweep.Rail {
+func rails(h *probe.Host, find checks.PlatformOf) []sweep.Rail {
 	ports, _ := rdma.IBPorts(h)
+	left := leftPorts(h, find)
 	var list []sweep.Rail
 	for _, p := range ports {
 		if p.State != "ACTIVE" || p.Layer != "InfiniBand" && p.Layer != "Ethernet" {
 			continue
 		}
-		r := sweep.Rail{Name: p.Name(), Layer: p.Layer, GID: -1, Speed: int(p.Gbps())}
+		r := sweep.Rail{Name: p.Name(), Layer: p.Layer, GID: -1, Speed: int(p.Gbps()), Left: left(p.Name())}
 		if p.Layer == "Ethernet" {
 			r.GID = gid(h, p)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
 var prefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
@@ -134,16 +135,52 @@ func TestRails(t *testing.T) {
 			files[dir+"gids/"+number], files[dir+"gid_attrs/types/"+number], files[dir+"gid_attrs/ndevs/"+number] = g.id, g.kind, "eth3"
 		}
 	}
+	devices := map[string]string{}
+	for _, device := range []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "efa_0"} {
+		devices[class+device+"/device"] = "../../../0000:c" + device[len(device)-1:] + ":00.0"
+	}
 	want := []sweep.Rail{
 		{Name: "mlx5_0:1", Layer: "InfiniBand", GID: -1, Speed: 400},
-		{Name: "mlx5_2:1", Layer: "Ethernet", GID: 3, Speed: 400},
-		{Name: "mlx5_3:1", Layer: "Ethernet", GID: 2, Speed: 400},
+		{Name: "mlx5_2:1", Layer: "Ethernet", GID: 3, Speed: 400, Left: "Ethernet beside InfiniBand"},
+		{Name: "mlx5_3:1", Layer: "Ethernet", GID: 2, Speed: 400, Left: "Ethernet beside InfiniBand"},
 	}
-	if diff := cmp.Diff(want, rails(newNode(t, files, nil))); diff != "" {
+	if diff := cmp.Diff(want, rails(newNode(t, files, devices), nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := rails(newNode(t, nil, nil)); len(got) != 0 {
+	if got := rails(newNode(t, nil, nil), nil); len(got) != 0 {
 		t.Errorf("without RDMA: %v", got)
+	}
+}
+
+// A port that no job uses says why, as the checks of ports know it. The others do not.
+func TestRailRoles(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		node *fakesys.Node
+		jobs int // ports of jobs
+		left map[string]string
+	}{
+		"DGX H100":        {fakesys.DGXH100(), 8, map[string]string{}},
+		"RoCE":            {fakesys.RoCE(), 8, map[string]string{}},
+		"Azure":           {fakesys.NDH100v5(), 8, map[string]string{"mlx5_an0:1": "the default route"}},
+		"storage as well": {fakesys.DGXH200(), 10, map[string]string{}},
+		"BlueField":       {fakesys.GB200(), 4, map[string]string{"mlx5_2:1": "the default route", "mlx5_5:1": "Ethernet beside InfiniBand"}},
+	} {
+		root := t.TempDir()
+		if err := tt.node.Write(root); err != nil {
+			t.Fatal(err)
+		}
+		jobs, left := 0, map[string]string{}
+		for _, r := range rails(probe.NewHost(root), nil) {
+			if r.Left == "" {
+				jobs++
+			} else {
+				left[r.Name] = r.Left
+			}
+		}
+		if diff := cmp.Diff(tt.left, left); diff != "" || jobs != tt.jobs {
+			t.Errorf("%s: %d ports of jobs, want %d (-want +got):\n%s", name, jobs, tt.jobs, diff)
+		}
 	}
 }
 
@@ -182,7 +219,7 @@ func TestLeaf(t *testing.T) {
 // This machine can be described, whatever it has.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
-	n, own, silent := describe(probe.NewHost(""), "gpu01")
+	n, own, silent := describe(probe.NewHost(""), "gpu01", nil)
 	if n.Name != "gpu01" || len(silent) > 0 {
 		t.Errorf("%+v, silent: %v", n, silent)
 	}
@@ -196,7 +233,7 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%v is not among the addresses %v", p.Address, own)
 		}
 	}
-	if n, _, _ := describe(probe.NewHost(""), ""); n.Name == "" {
+	if n, _, _ := describe(probe.NewHost(""), "", nil); n.Name == "" {
 		t.Error("the node has no name")
 	}
 }

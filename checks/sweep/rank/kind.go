@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -38,6 +40,7 @@ type node struct {
 	host      *probe.Host
 	version   string     // of nhc-gpu
 	program   string     // nhc-gpu itself, for its child processes: /proc/self/exe
+	nccl      NCCLSite   // the site's settings of NCCL
 	towards   netip.Addr // the address by which this node reaches the launcher
 }
 
@@ -83,6 +86,17 @@ func (n *node) rail(name string) (sweep.Rail, error) {
 		}
 	}
 	return sweep.Rail{}, fmt.Errorf("%s has no RDMA port %s", n.Name, name)
+}
+
+// railsOf returns the rails with one of some names, of ports or of devices.
+func (n *node) railsOf(names []string) (list []sweep.Rail) {
+	for _, r := range n.Rails {
+		device, _, _ := strings.Cut(r.Name, ":")
+		if slices.Contains(names, r.Name) || slices.Contains(names, device) {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // refuse is the answer of a kind that cannot run on this node: no node is blamed for it.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -41,33 +42,47 @@ type ncclTask struct {
 
 func newNCCL(n *node) kind { return &ncclTask{n: n, visible: os.Getenv("CUDA_VISIBLE_DEVICES")} }
 
-// settings returns the settings of NCCL for a task.
-func (t *ncclTask) settings(task *sweep.Task) (cuda.NCCLSettings, error) {
-	s := cuda.NCCLSettings{Across: true, NoP2P: task.NoP2P}
-	if task.Plane == "" {
-		if slices.ContainsFunc(t.n.Rails, func(r sweep.Rail) bool { return r.Layer == "InfiniBand" || r.Layer == "Ethernet" }) {
-			s.Net = "IB"
+// settings returns the settings of NCCL for a task, and whether it must use RDMA. Those of the site take precedence.
+func (t *ncclTask) settings(task *sweep.Task) (s cuda.NCCLSettings, needsRDMA bool, err error) {
+	s = cuda.NCCLSettings{Across: true, NoP2P: task.NoP2P}
+	if s.More, err = t.n.nccl.words(t.n.host); err != nil {
+		return s, false, err
+	}
+	if plane, err := t.n.plane(""); err == nil {
+		s.Interface = plane.Name // for its own connections: its choice may be an interface that leads nowhere
+	}
+	rails := t.n.Rails
+	switch rail, err := t.n.rail(task.Plane); {
+	case task.Plane != "" && err == nil:
+		s.HCA, rails = rail.Name, []sweep.Rail{rail}
+	case task.Plane != "":
+		plane, err := t.n.plane(task.Plane)
+		s.Interface, s.Net = plane.Name, "Socket"
+		return s, false, err
+	case len(task.Rails) > 0:
+		if rails = t.n.railsOf(task.Rails); len(rails) == 0 {
+			return s, false, fmt.Errorf("%s has no RDMA port %s", t.n.Name, strings.Join(task.Rails, ", "))
 		}
-		return s, nil
+		s.HCA = strings.Join(task.Rails, ",")
+	default:
+		rails = slices.DeleteFunc(slices.Clone(rails), func(r sweep.Rail) bool { return r.Left != "" })
 	}
-	if rail, err := t.n.rail(task.Plane); err == nil {
-		s.HCA, s.Net = rail.Name, "IB"
-		return s, nil
+	needsRDMA = len(rails) > 0 && !t.n.nccl.avoidsRDMA()
+	if needsRDMA && !t.n.nccl.choosesNetwork() {
+		s.Net = "IB"
 	}
-	plane, err := t.n.plane(task.Plane)
-	s.Interface, s.Net = plane.Name, "Socket"
-	return s, err
+	return s, needsRDMA, nil
 }
 
 func (t *ncclTask) prepare(ctx context.Context, p *wire.Prepare) wire.Ready {
 	t.task, t.rank = p.Task, p.Rank
-	settings, err := t.settings(&p.Task)
+	settings, needsRDMA, err := t.settings(&p.Task)
 	if err != nil {
 		return refuse(err)
 	}
 	request := workRequest{
 		Node: t.n.Name, Op: p.Task.Op, Size: p.Task.Size, Repeats: p.Task.Repeats, Time: p.Task.Time, Rank: p.Rank, Nodes: len(p.Task.Nodes),
-		Settings: settings, Libraries: map[string]string{}, Visible: t.visible,
+		Settings: settings, RDMA: needsRDMA, Libraries: map[string]string{}, Visible: t.visible,
 	}
 	for _, name := range []string{probe.SettingCUDA, probe.SettingNCCL, probe.SettingLibraryDirs} {
 		request.Libraries[name] = t.n.host.Library(name)

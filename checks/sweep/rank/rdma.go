@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -47,8 +48,8 @@ const (
 // describe makes the test of a task on a rail.
 func (t *rdmaTask) describe(task *sweep.Task) error {
 	name := task.Plane
-	if name == "" && len(t.n.Rails) > 0 {
-		name = t.n.Rails[0].Name
+	if k := slices.IndexFunc(t.n.Rails, func(r sweep.Rail) bool { return r.Left == "" }); name == "" && k >= 0 {
+		name = t.n.Rails[k].Name
 	}
 	rail, err := t.n.rail(name)
 	if err != nil {

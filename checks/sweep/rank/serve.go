@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
@@ -28,6 +29,8 @@ type Options struct {
 	Errors  io.Writer // what the launcher cannot know: nil is the standard error
 	// Settings are those of the node's sysconfig file: its libraries and HOSTROOT.
 	Settings map[string]string
+	Platform checks.PlatformOf // finds the platform of a GPU model; can be nil
+	NCCL     NCCLSite
 
 	root    string     // of the node's files
 	program string     // see node
@@ -135,7 +138,7 @@ func newSession(o *Options, t *wire.Ticket) *session {
 		o.Errors = os.Stderr
 	}
 	s := &session{ticket: t, log: log.New(o.Errors, "nhc-gpu sweep: ", log.Lmsgprefix)}
-	s.node = &node{host: probe.NewHost(cmp.Or(o.root, o.Settings["HOSTROOT"])), version: o.Version, program: cmp.Or(o.program, "/proc/self/exe"), Node: o.self}
+	s.node = &node{host: probe.NewHost(cmp.Or(o.root, o.Settings["HOSTROOT"])), version: o.Version, program: cmp.Or(o.program, "/proc/self/exe"), Node: o.self, nccl: o.NCCL}
 	if o.environ == nil {
 		o.environ = os.Environ() // with the PATH of the launcher's user, which has Slurm's programs
 	}
@@ -143,7 +146,7 @@ func newSession(o *Options, t *wire.Ticket) *session {
 	probe.SetLibraries(s.node.host, o.Settings)
 	if s.node.Name == "" {
 		var silent []string
-		s.node.Node, s.node.addresses, silent = describe(s.node.host, cmp.Or(o.Name, os.Getenv("SLURMD_NODENAME")))
+		s.node.Node, s.node.addresses, silent = describe(s.node.host, cmp.Or(o.Name, os.Getenv("SLURMD_NODENAME")), o.Platform)
 		for _, what := range silent {
 			s.log.Printf("%s: the files of its %s did not answer within %v", s.node.Name, what, describeLimit)
 		}

@@ -37,6 +37,7 @@ type workRequest struct {
 	Rank      int               `json:"rank"` // of the node
 	Nodes     int               `json:"nodes"`
 	Settings  cuda.NCCLSettings `json:"settings"`
+	RDMA      bool              `json:"rdma"` // TCP is a fault
 	Libraries map[string]string `json:"libraries"`
 	Visible   string            `json:"visible"` // CUDA_VISIBLE_DEVICES of the step; "" is all GPUs
 }
@@ -294,7 +295,7 @@ func (w *worker) classify(doing string, err error) *sweep.Result {
 			r.Text += ", and " + strings.Join(dead, ", ") + " does no work of its own"
 			r.Blame = []string{w.req.Node}
 		}
-	case w.req.Settings.Net == "IB" && w.lib != nil && (w.lib.Log(0).NoIB() || isNCCL && strings.Contains(n.Last, "network IB not found")):
+	case w.req.RDMA && w.lib != nil && (w.lib.Log(0).NoIB() || isNCCL && strings.Contains(n.Last, "network IB not found")):
 		r.Fault, r.Text = sweep.FaultNetwork, "NCCL finds no RDMA device: "+r.Text
 		r.Blame = []string{w.req.Node}
 	case isCUDA || isNCCL && n.OfCUDA():

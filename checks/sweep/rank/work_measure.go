@@ -34,7 +34,7 @@ func (w *worker) measure(ctx context.Context, start *workStart) (*sweep.Result, 
 	if w.comms, err = w.lib.Join(ctx, seats); err != nil {
 		return nil, err
 	}
-	if name := w.network(); w.req.Settings.Net == "IB" && strings.HasPrefix(name, "Socket") {
+	if name := w.network(); w.req.RDMA && strings.HasPrefix(name, "Socket") {
 		return &sweep.Result{Fault: sweep.FaultNetwork, Text: "NCCL uses TCP although the node has RDMA ports", Rank: w.req.Rank, Blame: []string{w.req.Node}}, nil
 	}
 	r := &sweep.Result{Rank: w.req.Rank}

@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -12,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/rank"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/sweeppage"
@@ -28,7 +31,7 @@ func rankCommand(version string, exit *int) *cobra.Command {
 		Example: "  nhc-gpu sweep rank", DisableFlagsInUseLine: true,
 		RunE: func(*cobra.Command, []string) error {
 			unbound()
-			if err := rank.Serve(context.Background(), os.Stdin, rank.Options{Version: version, Settings: nodeSettings()}); err != nil {
+			if err := rank.Serve(context.Background(), os.Stdin, rankOptions(version)); err != nil {
 				fmt.Fprintln(console.Stderr, "nhc-gpu sweep rank:", err)
 				*exit = 1
 			}
@@ -37,18 +40,52 @@ func rankCommand(version string, exit *int) *cobra.Command {
 	}
 }
 
-// nodeSettings returns the settings of the node's sysconfig file.
-func nodeSettings() map[string]string {
-	r, err := report.Start(&options.Options{})
+// rankOptions returns what a rank needs of the node's files: the settings of its sysconfig file, its platforms, and
+// nccl_env of nhc.toml. If that has none, nccl_env of nhc-active.toml is used: NCCL's tests are often there.
+func rankOptions(version string) rank.Options {
+	o := rank.Options{Version: version}
+	r, err := readFiles(nil)
+	if r != nil {
+		defer r.Close()
+		o.Settings, o.Platform = r.Set.Vars, node.PlatformsOf(r.Set.ProfilesFrom, r.Set.Profiles)
+		o.NCCL.Env = envOf(r)
+	}
+	if err == nil && len(o.NCCL.Env) == 0 {
+		var active *health.Run
+		active, err = readFiles([]options.Assignment{{Name: "NAME", Value: "nhc-active"}})
+		if active != nil {
+			defer active.Close()
+			o.NCCL.Env = envOf(active)
+		}
+	}
 	if err != nil {
 		logLine("the settings of this node cannot be read: %v", err)
+		if os.Geteuid() == 0 { // others may have no right to read them
+			o.NCCL.Err = err
+		}
+	}
+	return o
+}
+
+func envOf(r *health.Run) []string {
+	if r.Config == nil {
 		return nil
 	}
-	defer r.Close()
-	if err := r.Sysconfig(); err != nil {
-		logLine("the settings of this node cannot be read: %v", err)
+	return r.Config.NCCLEnv
+}
+
+// readFiles reads the sysconfig file and the configuration of a run. It returns an error beside the part that could
+// be read.
+func readFiles(set []options.Assignment) (*health.Run, error) {
+	r, err := report.Start(&options.Options{Set: set})
+	if err != nil {
+		return nil, err
 	}
-	return r.Set.Vars
+	if err := r.Sysconfig(); err != nil {
+		return r, err
+	}
+	report.Quiet(r)
+	return r, errors.Join(r.Open(nil, nil)...)
 }
 
 // workCommand is what a rank starts for a test of NCCL.

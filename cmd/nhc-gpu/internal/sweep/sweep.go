@@ -121,7 +121,7 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.IntVar(&f.batch, "batch", 0, "run checks on this number of nodes at a time; 0: on all")
 	s.StringVar(&f.eas, "eas", "", "run the check items of this EAS file (sanity_check), JSON")
 	s.StringSliceVar(&f.planes, "planes", nil, "test only these network interfaces")
-	s.StringSliceVar(&f.rails, "rails", nil, "test only these RDMA ports: mlx5_0:1, or mlx5_0")
+	s.StringSliceVar(&f.rails, "rails", nil, "test only these RDMA ports, NCCL, too: mlx5_0:1, or mlx5_0")
 	s.BoolVar(&f.noP2P, "no-p2p", false, "repeat the NCCL pairs without NVLink and shared memory")
 	s.IntVar(&f.flows, "flows", 0, "TCP connections or queue pairs of a pair; 0: 8")
 	s.IntVar(&f.repeats, "repeats", 0, "measurements of each test; 0: 4")
@@ -383,7 +383,7 @@ func (f *flags) planner(file *sweep.EAS) launch.Planner {
 		switch stage {
 		case sweep.StageReach, sweep.StageTCP:
 			o.Planes = f.planes
-		case sweep.StageRDMA:
+		case sweep.StageRDMA, sweep.StagePairs, sweep.StageGroups:
 			o.Planes = f.rails
 		}
 		if file != nil {
