@@ -238,9 +238,8 @@ func (p *pairPlan) take(q request, r Result) {
 	kind := p.tests[q.test].task.Kind
 	if len(r.Values) > 0 && l.fault == FaultNone {
 		l.value, l.spread = summarize(r.Values, kind.Lower(), r.Beside)
-		if len(r.Windows) >= int(limitOf("windows_min")) && !kind.Lower() {
-			windows := slices.Sorted(slices.Values(r.Windows))
-			l.low, l.mid = quantile(windows, limitOf("flaky_decile")), quantile(windows, 0.5)
+		if r.Summarize(); r.Mid > 0 {
+			l.low, l.mid = r.Low, r.Mid
 		}
 	}
 	l.class = p.classOf(&l)

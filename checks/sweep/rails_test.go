@@ -3,6 +3,7 @@ package sweep
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -130,6 +131,31 @@ func TestDeadRail(t *testing.T) {
 		}
 		if proven := tt.stage.Says(); proven != (name == "one rail") {
 			t.Errorf("%s: says something: %t", name, proven)
+		}
+	}
+}
+
+// A result is judged the same with its windows and without: only a test that confirms a suspicion keeps them.
+func TestSummarize(t *testing.T) {
+	t.Parallel()
+	var windows []float64
+	for i := range 100 {
+		windows = append(windows, float64((i*37)%100))
+	}
+	for _, tt := range []struct {
+		kind     Kind
+		confirms bool
+		windows  []float64
+		low, mid float64
+		left     int
+	}{
+		{KindStream, false, windows, 10, 50, 0}, {KindStream, true, windows, 10, 50, 100}, {KindStream, false, windows[:2], 0, 0, 0}, {KindEcho, true, windows, 0, 0, 100}, {KindWrite, false, nil, 0, 0, 0},
+	} {
+		r := Result{Task: Task{Kind: tt.kind, Confirms: tt.confirms}, Windows: tt.windows}
+		for range 2 { // the second time without windows
+			if r.Summarize(); math.Abs(r.Low-tt.low) > 1 || math.Abs(r.Mid-tt.mid) > 1 || len(r.Windows) != tt.left {
+				t.Errorf("%s, confirms %t: low %v, median %v, %d windows", tt.kind, tt.confirms, r.Low, r.Mid, len(r.Windows))
+			}
 		}
 	}
 }

@@ -36,7 +36,7 @@ func whole() *Report {
 	}
 	task := Task{ID: 1, Stage: StageTCP, Kind: KindStream, Nodes: []string{"n1", "n2"}, Plane: "eth0", Rails: []string{"mlx5_0"}, Op: "x", Size: 1, Flows: 8, Count: 10, Repeats: 4, Time: time.Second, Limit: time.Minute, NoP2P: true, Confirms: true}
 	result := Result{
-		Task: task, Values: []float64{1}, Windows: []float64{2}, Sent: 10, Lost: 1, Fault: FaultWrong, Text: "wrong", Blame: []string{"n2"}, Rank: 1, Network: "IB", Began: at, Took: time.Second, Beside: true,
+		Task: task, Values: []float64{1}, Windows: []float64{2}, Low: 1, Mid: 2, Sent: 10, Lost: 1, Fault: FaultWrong, Text: "wrong", Blame: []string{"n2"}, Rank: 1, Network: "IB", Began: at, Took: time.Second, Beside: true,
 		Losses: []Loss{{Node: "n2", At: at, Gone: true, Responds: true, Text: "silent"}},
 		Checks: []CheckResult{{Check: "check_gpu_ecc", Severity: "fail", Code: "gpu.ecc", Device: "gpu3", Message: "m"}},
 	}

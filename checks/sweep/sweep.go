@@ -111,7 +111,9 @@ func (t *Task) label() string {
 type Result struct {
 	Task    Task          `json:"task"`
 	Values  []float64     `json:"values,omitempty"`  // of each repeat, see Kind
-	Windows []float64     `json:"windows,omitempty"` // of shorter times within them, for faults that come and go
+	Windows []float64     `json:"windows,omitempty"` // of shorter times within them, for faults that come and go: see Summarize
+	Low     float64       `json:"low,omitempty"`     // the lowest decile of the windows
+	Mid     float64       `json:"mid,omitempty"`     // their median; 0: there are too few of them
 	Sent    int           `json:"sent,omitempty"`
 	Lost    int           `json:"lost,omitempty"`
 	Fault   Fault         `json:"fault,omitempty"`  // "": the test has run to its end
@@ -124,6 +126,18 @@ type Result struct {
 	Began   time.Time     `json:"began"`
 	Took    time.Duration `json:"took"`
 	Beside  bool          `json:"beside,omitempty"` // other jobs were on a node, or could be
+}
+
+// Summarize sets Low and Mid, by which windows are judged. Only a test that confirms a suspicion keeps its windows:
+// those of all tests would be most of a report.
+func (r *Result) Summarize() {
+	if len(r.Windows) >= int(limitOf("windows_min")) && !r.Task.Kind.Lower() {
+		windows := slices.Sorted(slices.Values(r.Windows))
+		r.Low, r.Mid = quantile(windows, limitOf("flaky_decile")), quantile(windows, 0.5)
+	}
+	if !r.Task.Confirms {
+		r.Windows = nil
+	}
 }
 
 // Loss is the loss of the rank of a node, which can be a fault of the node, of the network to it, or of

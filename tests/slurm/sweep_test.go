@@ -2,7 +2,6 @@ package slurm_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/launch"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
@@ -104,11 +104,7 @@ func (c *Cluster) lastSweep() *sweep.Report {
 	}
 	last := new(sweep.Report)
 	for _, file := range files { // the ID has no fraction of the second
-		data, err := os.ReadFile(file)
-		r := new(sweep.Report)
-		if err == nil {
-			err = json.Unmarshal(data, r)
-		}
+		r, err := launch.ReadReport(file)
 		if err != nil {
 			c.t.Fatal(err)
 		}

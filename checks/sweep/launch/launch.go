@@ -79,9 +79,10 @@ type limits struct {
 	ask      time.Duration // for a question to Slurm
 	look     time.Duration // between two looks at the nodes of an allocation
 	plan     time.Duration // for the plan of a round, after the end of the sweep
+	room     int64         // bytes that a node's results take
 }
 
-var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond, ask: askLimit, look: 15 * time.Second, plan: 5 * time.Second}
+var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond, ask: askLimit, look: 15 * time.Second, plan: 5 * time.Second, room: roomPerNode}
 
 // Progress is how far a sweep is.
 type Progress struct {
@@ -127,8 +128,10 @@ type sweeper struct {
 	last    int               // ID of the last task
 	losses  *losses           // nil before the stages
 	history map[string]string // of suspect nodes: see [sweep.NodeReport]
-	steps   sync.WaitGroup
-	cut     context.CancelFunc // ends the steps
+
+	unfinished map[sweep.Stage][]sweep.Result // of rounds that the end of the sweep has cut off
+	steps      sync.WaitGroup
+	cut        context.CancelFunc // ends the steps
 
 	interrupt context.CancelCauseFunc // ends the stages
 
@@ -147,7 +150,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, stopped: map[string]string{}, unsure: map[string]string{}, frozen: map[string]string{}}
+	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, unfinished: map[sweep.Stage][]sweep.Result{}, stopped: map[string]string{}, unsure: map[string]string{}, frozen: map[string]string{}}
 	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+o.Queue+startLimit+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err
@@ -162,7 +165,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		return nil, err
 	}
 	defer s.record.close()
-	defer prune(o.State, kept)
+	defer prune(o.State, kept, keptBytes)
 	s.report = &sweep.Report{
 		Schema: 1, Version: o.Version, ID: s.record.Meta.ID, Began: s.record.Meta.Began, Command: s.record.Meta.Command,
 		Continued: s.record.Meta.Continued, Nodes: []sweep.NodeReport{}, Stages: []sweep.StageReport{}, Suspects: []sweep.Suspect{},
@@ -175,7 +178,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		err = errors.Join(err, undo)
 	}
 	s.finish(ctx)
-	return s.report, errors.Join(err, s.record.saveReport(s.report))
+	return s.report, errors.Join(err, s.record.saveReport(s.report, s.unfinished))
 }
 
 // openRecord makes the directory of the sweep, or opens that of the one to continue.
@@ -209,6 +212,11 @@ func (s *sweeper) test(ctx context.Context) error {
 	}
 	if err := s.choose(ctx); err != nil {
 		return err
+	}
+	if s.Maintenance {
+		if err := checkRoom(s.State, len(s.nodes), s.limits.room); err != nil {
+			return err
+		}
 	}
 	s.tell(Progress{Doing: "wait for the nodes", Nodes: len(s.nodes)})
 	if err := s.obtain(ctx); err != nil {

@@ -754,7 +754,7 @@ func TestPrivateState(t *testing.T) {
 		}
 		r.close()
 	}
-	prune(base, 2)
+	prune(base, 2, keptBytes)
 	var ids []string
 	list, err := List(base)
 	for _, s := range list {
@@ -762,6 +762,108 @@ func TestPrivateState(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"2026-e", "2026-d", "2026-a"}, ids); err != nil || diff != "" {
 		t.Errorf("kept (-want +got) %v\n%s", err, diff)
+	}
+}
+
+// Old sweeps are removed beyond a size, too, but never the last one.
+func TestPruneBySize(t *testing.T) {
+	t.Parallel()
+	base := filepath.Join(t.TempDir(), "s")
+	for i := range 4 {
+		r, err := create(base, Meta{ID: string(rune('a' + i)), Began: time.Unix(int64(i), 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, r.dir, resultsFile, strings.Repeat("x", 1<<20))
+		r.close()
+	}
+	for _, tt := range []struct {
+		most int64
+		want string
+	}{{10 << 20, "dcba"}, {3<<20 - 1, "dc"}, {1, "d"}} {
+		prune(base, 10, tt.most)
+		ids := ""
+		list, err := List(base)
+		for _, s := range list {
+			ids += s.ID
+		}
+		if ids != tt.want || err != nil {
+			t.Errorf("at most %d bytes: %q are left, want %q, %v", tt.most, ids, tt.want, err)
+		}
+	}
+}
+
+// report.json does not repeat what results.jsonl has. A reader gets all results, also of a sweep that was cut off in a
+// round, and of one by an earlier version.
+func TestStoredResults(t *testing.T) {
+	t.Parallel()
+	result := func(id int) sweep.Result {
+		return sweep.Result{Task: sweep.Task{ID: id, Stage: sweep.StageTCP, Kind: sweep.KindStream, Nodes: []string{"gpu01", "gpu02"}}, Values: []float64{9}}
+	}
+	rep := &sweep.Report{
+		Schema: 1, ID: "1", Nodes: []sweep.NodeReport{}, Suspects: []sweep.Suspect{},
+		Stages: []sweep.StageReport{{Stage: sweep.StageReach, Skipped: "x"}, {Stage: sweep.StageTCP, Rounds: 2, Results: []sweep.Result{result(1), result(2), result(3)}}},
+	}
+	base := filepath.Join(t.TempDir(), "s")
+	r, err := create(base, Meta{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	for i, l := range []line{{Stage: sweep.StageTCP, Nodes: []sweep.Node{{Name: "gpu01"}}}, {Stage: sweep.StageTCP, Round: 1, Results: []sweep.Result{result(1)}},
+		{Stage: sweep.StageTCP, Round: 2, Results: []sweep.Result{result(2)}}, {Stage: sweep.StageTCP, Round: 3, Results: []sweep.Result{result(9)}}} { // a later process has run the third
+		if err := r.appendLine(resultsFile, l); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	path := filepath.Join(r.dir, reportFile)
+	check := func(when string) {
+		t.Helper()
+		one, err := LoadReport(base, "1")
+		if diff := cmp.Diff(rep, one); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got)\n%s", when, err, diff)
+		}
+		two, err := ReadReport(path)
+		if diff := cmp.Diff(rep, two); err != nil || diff != "" {
+			t.Errorf("%s, by its path: %v (-want +got)\n%s", when, err, diff)
+		}
+	}
+	if err := r.saveReport(rep, map[sweep.Stage][]sweep.Result{sweep.StageTCP: {result(3)}}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if got := bytes.Count(data, []byte("gpu01")); err != nil || got != 1 || len(rep.Stages[1].Results) != 3 {
+		t.Errorf("report.json has %d results, want 1: %v", got, err)
+	}
+	check("saved")
+	put(t, r.dir, reportFile, jsonOf(t, rep))
+	check("of an earlier version")
+	if err := r.saveReport(rep, nil); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "copy.json")
+	if data, err = os.ReadFile(path); err == nil {
+		err = os.WriteFile(elsewhere, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadReport(elsewhere); err == nil || !strings.Contains(err.Error(), "results.jsonl has no results of round 1 of stage tcp") {
+		t.Errorf("a copy without its results: %v", err)
+	}
+}
+
+// A maintenance does not begin without space for its results and its journal.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 4)
+	o.Maintenance, o.User, o.limits.room = true, "root", 1<<58
+	_, err := Run(t.Context(), o)
+	if err == nil || !strings.Contains(err.Error(), "MB free, a maintenance of 4 nodes needs") || !strings.Contains(err.Error(), o.State) {
+		t.Errorf("%v", err)
+	}
+	if log := calls(t, dir); strings.Contains(log, "create reservation") || strings.Contains(log, "salloc") {
+		t.Errorf("the maintenance has begun:\n%s", log)
 	}
 }
 
@@ -779,7 +881,7 @@ func TestDigest(t *testing.T) {
 		Stages:   []sweep.StageReport{{Stage: sweep.StageNode}, {Stage: sweep.StageTCP, Unproven: "x"}, {Stage: sweep.StageRDMA, Skipped: "x"}},
 		Suspects: []sweep.Suspect{{Node: "gpu01", Stage: sweep.StageNode, Kind: sweep.KindCheck, Code: "sweep.node.check", Ops: []string{"check_x"}}, {Node: "gpu01", Stage: sweep.StageTCP, Code: "sweep.tcp.slow"}},
 	}
-	if err := r.saveReport(rep); err != nil {
+	if err := r.saveReport(rep, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(r.dir, resultsFile), 0o700); err != nil { // it cannot be read

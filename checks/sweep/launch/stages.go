@@ -190,14 +190,18 @@ func (r *stageRun) round(ctx context.Context, tasks []sweep.Task) (complete bool
 	for i := range tasks {
 		r.s.last = max(r.s.last, tasks[i].ID)
 	}
-	results, done := resume(r.saved, r.rep.Rounds+1)
+	results, done := resume(r.saved, r.rep.Stage, r.rep.Rounds+1)
 	if !done {
 		if ctx.Err() != nil {
 			return false, nil
 		}
 		results = r.carryOut(ctx, tasks)
+		for i := range results {
+			results[i].Summarize()
+		}
 		if ctx.Err() != nil {
 			r.rep.Results = append(r.rep.Results, results...)
+			r.s.unfinished[r.rep.Stage] = results
 			return false, nil
 		}
 		if err := r.write(line{
@@ -273,10 +277,10 @@ func (s *sweeper) next(ctx context.Context, plan sweep.Plan) (tasks []sweep.Task
 	}
 }
 
-// resume returns the results of a round that an earlier process has finished.
-func resume(saved []line, round int) ([]sweep.Result, bool) {
+// resume returns the results of a finished round.
+func resume(saved []line, stage sweep.Stage, round int) ([]sweep.Result, bool) {
 	for _, l := range saved {
-		if l.Round == round {
+		if l.Stage == stage && l.Round == round {
 			return l.Results, true
 		}
 	}

@@ -30,8 +30,11 @@ const (
 	lockFile    = "lock"
 )
 
-// kept is the number of sweeps that are kept.
-const kept = 30
+// These bound what is kept: a sweep of 10,000 nodes with 9 planes has some 200 MB. The last one is always kept.
+const (
+	kept      = 30
+	keptBytes = 2 << 30
+)
 
 // ErrRunning means that a sweep is under way.
 var ErrRunning = errors.New("the sweep is under way")
@@ -327,9 +330,22 @@ func digestOf(rep *sweep.Report, file fs.FileInfo) digest {
 	return d
 }
 
-// saveReport saves the report and its digest. Without a digest a list reads the report.
-func (r *record) saveReport(rep *sweep.Report) error {
-	if err := r.save(reportFile, rep); err != nil {
+// stored is the content of report.json. Earlier versions had all results there.
+type stored struct {
+	*sweep.Report
+
+	Apart bool `json:"results_apart,omitempty"` // the results of finished rounds are in results.jsonl
+}
+
+// saveReport saves the report and its digest. Of the results it saves only those of unfinished rounds, by stage: the
+// others are in results.jsonl. Without a digest a list reads the report.
+func (r *record) saveReport(rep *sweep.Report, unfinished map[sweep.Stage][]sweep.Result) error {
+	short := *rep
+	short.Stages = slices.Clone(rep.Stages)
+	for i := range short.Stages {
+		short.Stages[i].Results = unfinished[short.Stages[i].Stage]
+	}
+	if err := r.save(reportFile, stored{&short, true}); err != nil {
 		return err
 	}
 	if file, err := os.Lstat(filepath.Join(r.dir, reportFile)); err == nil {
@@ -348,8 +364,8 @@ func (r *record) digest() (d digest, ok bool) {
 	if err == nil && json.Unmarshal(data, &d) == nil && d.Size == file.Size() && d.Changed.Equal(file.ModTime()) {
 		return d, true
 	}
-	rep := new(sweep.Report)
-	if data, err = r.read(reportFile); err != nil || json.Unmarshal(data, rep) != nil {
+	rep, err := r.report()
+	if err != nil {
 		return digest{}, false
 	}
 	d = digestOf(rep, file)
@@ -418,13 +434,61 @@ func LoadReport(base, id string) (*sweep.Report, error) {
 	if !isID(id) {
 		return nil, fmt.Errorf("%q is not the ID of a sweep: nhc-gpu sweep --status lists them", id)
 	}
-	r := &record{dir: filepath.Join(base, id)}
-	data, err := r.read(reportFile)
-	if err != nil || data == nil {
-		return nil, fmt.Errorf("sweep %s has no report: %w", id, cmp.Or(err, error(fs.ErrNotExist)))
+	rep, err := (&record{dir: filepath.Join(base, id)}).report()
+	if err != nil {
+		return nil, fmt.Errorf("read the report of sweep %s: %w", id, err)
 	}
+	return rep, nil
+}
+
+// ReadReport reads a report from a file: report.json of a sweep, or one that --report has written.
+func ReadReport(path string) (*sweep.Report, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return (&record{dir: filepath.Dir(path)}).parse(data)
+}
+
+// report reads the report of the sweep.
+func (r *record) report() (*sweep.Report, error) {
+	data, err := r.read(reportFile)
+	if err != nil {
+		return nil, err
+	}
+	if data == nil {
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(r.dir, reportFile), Err: fs.ErrNotExist}
+	}
+	return r.parse(data)
+}
+
+// parse parses a report, and adds the results of its finished rounds if they are in results.jsonl.
+func (r *record) parse(data []byte) (*sweep.Report, error) {
 	rep := new(sweep.Report)
-	return rep, json.Unmarshal(data, rep)
+	s := stored{Report: rep}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, err
+	}
+	if !s.Apart || !slices.ContainsFunc(rep.Stages, func(x sweep.StageReport) bool { return x.Rounds > 0 }) {
+		return rep, nil
+	}
+	lines, err := r.lines()
+	if err != nil {
+		return nil, err
+	}
+	for i := range rep.Stages {
+		x := &rep.Stages[i]
+		var results []sweep.Result
+		for round := range x.Rounds {
+			list, found := resume(lines, x.Stage, round+1)
+			if !found {
+				return nil, fmt.Errorf("%s has no results of round %d of stage %s", filepath.Join(r.dir, resultsFile), round+1, x.Stage)
+			}
+			results = append(results, list...)
+		}
+		x.Results = append(results, x.Results...)
+	}
+	return rep, nil
 }
 
 // LastReport reads the report of the last sweep that has run to its end, and says something about one of some
@@ -452,12 +516,48 @@ func LoadMeta(base, id string) (m Meta, err error) {
 	return r.Meta, nil
 }
 
-// prune removes the oldest sweeps. It keeps those that are under way, and those to repair.
-func prune(base string, keep int) {
+// prune removes the oldest sweeps beyond a number and a size. It keeps the last one, those that are under way, and
+// those to repair.
+func prune(base string, keep int, most int64) {
 	list, _ := List(base)
-	for _, s := range list[min(keep, len(list)):] {
-		if !s.Running && !s.Unsettled {
-			_ = os.RemoveAll(filepath.Join(base, s.ID))
+	total := int64(0)
+	for i, s := range list {
+		dir := filepath.Join(base, s.ID)
+		total += sizeOf(dir)
+		if i > 0 && (i >= keep || total > most) && !s.Running && !s.Unsettled {
+			_ = os.RemoveAll(dir)
 		}
 	}
+}
+
+// sizeOf returns the size of the files in a directory, bytes.
+func sizeOf(dir string) (total int64) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if file, err := e.Info(); err == nil {
+			total += file.Size()
+		}
+	}
+	return total
+}
+
+// leastRoom and roomPerNode are what the results, the journal and the report of a maintenance may take, bytes. With 9
+// planes a node has some 20 KB.
+const (
+	leastRoom   = 16 << 20
+	roomPerNode = 64 << 10
+)
+
+// checkRoom returns an error if the state directory has too little free space for a sweep of a number of nodes: in a
+// maintenance the journal must be written before each step.
+func checkRoom(base string, nodes int, perNode int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(base, &st); err != nil {
+		return &fs.PathError{Op: "statfs", Path: base, Err: err}
+	}
+	free, need := int64(st.Bavail)*st.Bsize, leastRoom+int64(nodes)*perNode
+	if free >= need {
+		return nil
+	}
+	return fmt.Errorf("%s has %d MB free, a maintenance of %d nodes needs %d MB: free some space; old sweeps are the directories there", base, free/1e6, nodes, need/1e6)
 }

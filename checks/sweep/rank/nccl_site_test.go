@@ -54,7 +54,7 @@ func TestNCCLSettings(t *testing.T) {
 	}
 }
 
-// Settings that are not safe, or not known, are no fault of NCCL.
+// With settings that are not safe, or not known, NCCL does not run, and no node is blamed.
 func TestNCCLSettingsRefused(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "topo.xml")

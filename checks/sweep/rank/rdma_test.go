@@ -108,8 +108,8 @@ func TestRDMAPair(t *testing.T) {
 	}
 }
 
-// The server listens at the address of the plane only, if its perftest can. A program that connects to it and is not
-// its client is no fault that counts at once.
+// The server listens at the address of the plane only, if its perftest can. If another program connects
+// to it, the fault does not count at once.
 func TestRDMAStranger(t *testing.T) {
 	t.Parallel()
 	for name, old := range map[string]bool{"bound": false, "perftest 4.5": true} {

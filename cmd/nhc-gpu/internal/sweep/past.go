@@ -2,7 +2,6 @@ package sweep
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -58,13 +57,9 @@ func (f *flags) earlier(state string, stages []sweep.Stage) (*sweep.Report, erro
 		}
 		return r, err
 	}
-	data, err := os.ReadFile(f.compare) //nolint:forbidigo // a person names it, and waits for it
+	r, err := launch.ReadReport(f.compare)
 	if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(f.compare, "/.") {
 		return launch.LoadReport(state, f.compare)
-	}
-	r := new(sweep.Report)
-	if err == nil {
-		err = json.Unmarshal(data, r)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--compare %s: %w", f.compare, err)
