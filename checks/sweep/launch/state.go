@@ -30,7 +30,7 @@ const (
 	lockFile    = "lock"
 )
 
-// These bound what is kept: a sweep of 10,000 nodes with 9 planes has some 200 MB. The last one is always kept.
+// These bound what is kept: a sweep of 10,000 nodes with 9 planes has some 300 MB. The last one is always kept.
 const (
 	kept      = 30
 	keptBytes = 2 << 30
@@ -542,7 +542,7 @@ func sizeOf(dir string) (total int64) {
 }
 
 // leastRoom and roomPerNode are what the results, the journal and the report of a maintenance may take, bytes. With 9
-// planes a node has some 20 KB.
+// planes a node has some 30 KB.
 const (
 	leastRoom   = 16 << 20
 	roomPerNode = 64 << 10
