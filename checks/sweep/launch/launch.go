@@ -125,13 +125,12 @@ type sweeper struct {
 	hub     *hub
 	ticket  []byte
 	clock   *clock
-	last    int               // ID of the last task
-	losses  *losses           // nil before the stages
-	history map[string]string // of suspect nodes: see [sweep.NodeReport]
-
-	unfinished map[sweep.Stage][]sweep.Result // of rounds that the end of the sweep has cut off
-	steps      sync.WaitGroup
-	cut        context.CancelFunc // ends the steps
+	last    int                            // ID of the last task
+	losses  *losses                        // nil before the stages
+	history map[string]string              // of suspect nodes: see [sweep.NodeReport]
+	cutOff  map[sweep.Stage][]sweep.Result // of rounds that the end of the sweep has cut off
+	steps   sync.WaitGroup
+	cut     context.CancelFunc // ends the steps
 
 	interrupt context.CancelCauseFunc // ends the stages
 
@@ -150,7 +149,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, unfinished: map[sweep.Stage][]sweep.Result{}, stopped: map[string]string{}, unsure: map[string]string{}, frozen: map[string]string{}}
+	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, cutOff: map[sweep.Stage][]sweep.Result{}, stopped: map[string]string{}, unsure: map[string]string{}, frozen: map[string]string{}}
 	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+o.Queue+startLimit+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err
@@ -178,7 +177,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		err = errors.Join(err, undo)
 	}
 	s.finish(ctx)
-	return s.report, errors.Join(err, s.record.saveReport(s.report, s.unfinished))
+	return s.report, errors.Join(err, s.record.saveReport(s.report, s.cutOff))
 }
 
 // openRecord makes the directory of the sweep, or opens that of the one to continue.

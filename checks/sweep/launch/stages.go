@@ -201,7 +201,7 @@ func (r *stageRun) round(ctx context.Context, tasks []sweep.Task) (complete bool
 		}
 		if ctx.Err() != nil {
 			r.rep.Results = append(r.rep.Results, results...)
-			r.s.unfinished[r.rep.Stage] = results
+			r.s.cutOff[r.rep.Stage] = results
 			return false, nil
 		}
 		if err := r.write(line{

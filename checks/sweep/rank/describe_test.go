@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
@@ -155,6 +157,15 @@ func TestRails(t *testing.T) {
 // A port that no job uses says why, as the checks of ports know it. The others do not.
 func TestRailRoles(t *testing.T) {
 	t.Parallel()
+	managers, managed := fakesys.Kinds()["dgx-b200, NVSwitch managers"], map[string]string{}
+	for i := range 4 {
+		device := fmt.Sprintf("ibp160s0f%d", i)
+		managers.Set(device, "ports/1/state", "4: ACTIVE")
+		managed[device+":1"] = "manages NVSwitches"
+	}
+	b200 := func(string, string, int) *checks.Platform {
+		return &checks.Platform{NVSwitchGPUs: 8, NVLinkBandwidth: 53125}
+	}
 	for name, tt := range map[string]struct {
 		node *fakesys.Node
 		jobs int // ports of jobs
@@ -164,6 +175,7 @@ func TestRailRoles(t *testing.T) {
 		"RoCE":            {fakesys.RoCE(), 8, map[string]string{}},
 		"Azure":           {fakesys.NDH100v5(), 8, map[string]string{"mlx5_an0:1": "the default route"}},
 		"storage as well": {fakesys.DGXH200(), 10, map[string]string{}},
+		"NVSwitches":      {managers, 8, managed},
 		"BlueField":       {fakesys.GB200(), 4, map[string]string{"mlx5_2:1": "the default route", "mlx5_5:1": "Ethernet beside InfiniBand"}},
 	} {
 		root := t.TempDir()
@@ -171,7 +183,7 @@ func TestRailRoles(t *testing.T) {
 			t.Fatal(err)
 		}
 		jobs, left := 0, map[string]string{}
-		for _, r := range rails(probe.NewHost(root), nil) {
+		for _, r := range rails(probe.NewHost(root), b200) {
 			if r.Left == "" {
 				jobs++
 			} else {

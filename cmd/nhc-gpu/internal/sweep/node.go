@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -41,10 +42,11 @@ func rankCommand(version string, exit *int) *cobra.Command {
 }
 
 // rankOptions returns what a rank needs of the node's files: the settings of its sysconfig file, its platforms, and
-// nccl_env of nhc.toml. If that has none, nccl_env of nhc-active.toml is used: NCCL's tests are often there.
-func rankOptions(version string) rank.Options {
+// nccl_env of nhc.toml. If that has none, nccl_env of nhc-active.toml is used: NCCL's tests are often there. set
+// overrides settings.
+func rankOptions(version string, set ...options.Assignment) rank.Options {
 	o := rank.Options{Version: version}
-	r, err := readFiles(nil)
+	r, err := readFiles(set)
 	if r != nil {
 		defer r.Close()
 		o.Settings, o.Platform = r.Set.Vars, node.PlatformsOf(r.Set.ProfilesFrom, r.Set.Profiles)
@@ -52,7 +54,7 @@ func rankOptions(version string) rank.Options {
 	}
 	if err == nil && len(o.NCCL.Env) == 0 {
 		var active *health.Run
-		active, err = readFiles([]options.Assignment{{Name: "NAME", Value: "nhc-active"}})
+		active, err = readFiles(append(slices.Clip(set), options.Assignment{Name: "NAME", Value: "nhc-active"}))
 		if active != nil {
 			defer active.Close()
 			o.NCCL.Env = envOf(active)
