@@ -30,7 +30,7 @@ const (
 	lockFile    = "lock"
 )
 
-// These bound what is kept: a sweep of 10,000 nodes with 9 planes has some 300 MB. The last one is always kept.
+// These bound the sweeps that are kept: one of 10,000 nodes with 9 planes has some 300 MB. The last one is always kept.
 const (
 	kept      = 30
 	keptBytes = 2 << 30
