@@ -105,6 +105,7 @@ func (p *Pool) addVars(c *client, r *wire.Request) {
 	defer p.mu.Unlock()
 	if c.version != p.version {
 		vars := p.vars
+		vars.Supervisor = os.Getpid()
 		if c.lane == execLane { // its commands run on this machine, whichever node the checks inspect
 			vars.Root = ""
 		}

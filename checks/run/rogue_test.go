@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(worker.Serve(os.Args[2], nil))
 	}
+	if dir := os.Getenv(lockerEnv); dir != "" {
+		os.Exit(beLocker(dir))
+	}
 	os.Exit(m.Run())
 }
 

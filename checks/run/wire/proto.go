@@ -180,6 +180,8 @@ type Vars struct {
 	Part    bool                // see checks.Env.Part
 	Stuck   []string            // calls that blocked earlier workers of the lane
 
+	Supervisor int // the PID of the process that sends the requests
+
 	ProfilesFile string // the file of the site's platform profiles, for messages,
 	Profiles     []byte // and its text, which is known to be valid
 
@@ -201,6 +203,7 @@ func (m *Vars) fields(c *codec) {
 	yes(c, &m.DryRun)
 	yes(c, &m.Part)
 	texts(c, &m.Stuck)
+	number(c, &m.Supervisor)
 	text(c, &m.ProfilesFile)
 	bytes(c, &m.Profiles)
 	rare(c, &m.Slurm)

@@ -22,16 +22,18 @@ const onceWait = 300 * time.Millisecond
 // fewer; then one more process hangs occasionally.
 const maxAsked = 4096
 
-// claimOpening allows this process to open a directory until it calls release. The error names a
-// process of an earlier run that hangs in that call.
-func claimOpening(dir string) (release func(), err error) {
+// claimOpening allows this process to open a directory until it calls release. It waits for another
+// process that opens it, at most for wait. The error names a process of an earlier run that hangs in
+// that call.
+func claimOpening(dir string, wait time.Duration) (release func(), err error) {
 	address := &unix.SockaddrUnix{Name: "@nhc-gpu-open:" + dir}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return func() {}, nil // without a socket there is no note, and one more process may hang
 	}
 	release = func() { _ = unix.Close(fd) }
-	for end := time.Now().Add(onceWait); ; time.Sleep(5 * time.Millisecond) {
+	pid := 0 // of the process that opens the directory
+	for end := time.Now().Add(wait); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Bind(fd, address)
 		if err == nil {
 			err = unix.Listen(fd, maxAsked)
@@ -39,16 +41,20 @@ func claimOpening(dir string) (release func(), err error) {
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return release, nil
 		}
+		if pid == 0 {
+			var ours bool
+			if pid, ours = findListener(address); !ours { // any user can have that name: wait for no other
+				return release, nil
+			}
+		}
 		if time.Now().Before(end) {
 			continue
 		}
-		if pid, ours := findListener(address); ours {
-			if state, w := process.Whereabouts(pid); state == "D" {
-				release()
-				return nil, fmt.Errorf("process %d of an earlier run still waits for %s (wait channel %s)", pid, dir, w)
-			}
+		if state, w := process.Whereabouts(pid); state == "D" {
+			release()
+			return nil, fmt.Errorf("process %d of an earlier run still waits for %s (wait channel %s)", pid, dir, w)
 		}
-		return release, nil // another user's process, or a slow one
+		return release, nil // a slow one
 	}
 }
 

@@ -24,10 +24,10 @@ import (
 // node share. Its files decide whether a node stays in service, so only its owner may write there.
 
 // state carries out an operation on the directory.
-func state(req *wire.Request) *wire.Response {
+func (w *worker) state(req *wire.Request) *wire.Response {
 	resp := &wire.Response{}
 	if req.Op == wire.OpOpen {
-		release, err := claimOpening(req.Path)
+		release, err := claimOpening(req.Path, onceWait)
 		if err != nil {
 			return &wire.Response{Err: err.Error()}
 		}
@@ -37,7 +37,7 @@ func state(req *wire.Request) *wire.Response {
 	if err == nil {
 		switch req.Op {
 		case wire.OpOpen:
-			return dir.begin(req)
+			return dir.begin(req, w.vars.Supervisor)
 		case wire.OpLoad:
 			resp.Data, err = dir.load(req.Name)
 		case wire.OpSave:
@@ -48,9 +48,9 @@ func state(req *wire.Request) *wire.Response {
 		case wire.OpStuck:
 			err = dir.addStuck(req.Data)
 		case wire.OpLock:
-			resp.Busy, err = dir.lock(req.Name, strings.Join(req.Args, ""), req.Timeout)
+			resp.Busy, err = dir.lock(req.Name, strings.Join(req.Args, ""), w.vars.Supervisor, req.Timeout)
 		case wire.OpUnlock:
-			err = dir.unlock(req.Name)
+			err = dir.unlock(req.Name, w.vars.Supervisor)
 		}
 	}
 	if err != nil {
@@ -92,7 +92,7 @@ func checkOwner(info fs.FileInfo) error {
 }
 
 // begin reads the data that a run needs at its start. It omits unreadable data.
-func (d stateDir) begin(req *wire.Request) *wire.Response {
+func (d stateDir) begin(req *wire.Request, supervisor int) *wire.Response {
 	resp := &wire.Response{Lines: make([][]byte, wire.OpenedFiles)}
 	trouble := func(err error) {
 		if err != nil {
@@ -101,7 +101,7 @@ func (d stateDir) begin(req *wire.Request) *wire.Response {
 	}
 	var err error
 	if len(req.Args) == 2 {
-		resp.Busy, err = d.lock(req.Args[0], req.Args[1], 0)
+		resp.Busy, err = d.lock(req.Args[0], req.Args[1], supervisor, 0)
 		trouble(err)
 	}
 	resp.Lines[wire.OpenedLedger], err = d.load(wire.LedgerFile)
@@ -230,9 +230,8 @@ const (
 
 // lock takes a lock for the supervisor, a run of some kind; "" is none. It waits for the holder at most for
 // wait. Then a run that checks the whole node takes the lock from one that checks a part.
-func (d stateDir) lock(name, kind string, wait time.Duration) (*wire.Holder, error) {
-	self := os.Getppid()
-	st, err := process.ReadStat(self)
+func (d stateDir) lock(name, kind string, supervisor int, wait time.Duration) (*wire.Holder, error) {
+	st, err := process.ReadStat(supervisor)
 	if err != nil {
 		return nil, fmt.Errorf("take lock: %w", err)
 	}
@@ -249,12 +248,15 @@ func (d stateDir) lock(name, kind string, wait time.Duration) (*wire.Holder, err
 		}
 		flocked := err == nil
 		holder, start := readLine(f)
-		free := flocked && (holder.PID == self && start == st.Start || start == 0 || !process.Alive(holder.PID, start))
+		free := flocked && (holder.PID == supervisor && start == st.Start || start == 0 || !process.Alive(holder.PID, start))
 		if flocked && wait > 0 && holder.Part && kind != "" && kind != wire.KindMonitor && !time.Now().Before(end) {
 			free = true
 		}
 		if free {
-			line := fmt.Sprintf(wire.LockLine, self, time.Now().Unix(), st.Start)
+			if err := checkParent(supervisor); err != nil {
+				return nil, fmt.Errorf("take lock %s: %w", f.Name(), err)
+			}
+			line := fmt.Sprintf(wire.LockLine, supervisor, time.Now().Unix(), st.Start)
 			if kind == wire.KindMonitor {
 				line += wire.LockPart
 			}
@@ -272,8 +274,17 @@ func (d stateDir) lock(name, kind string, wait time.Duration) (*wire.Holder, err
 	}
 }
 
-// unlock releases a lock.
-func (d stateDir) unlock(name string) error {
+// checkParent returns an error if the supervisor has ended. Init, or another process that lives on, is then the
+// parent of this one, and a lock in its name would never end.
+func checkParent(supervisor int) error {
+	if os.Getppid() != supervisor {
+		return fmt.Errorf("process %d, which wanted it, has ended", supervisor)
+	}
+	return nil
+}
+
+// unlock releases a lock of the supervisor.
+func (d stateDir) unlock(name string, supervisor int) error {
 	f, err := d.open(name, os.O_RDWR)
 	if err != nil {
 		return fmt.Errorf("release lock: %w", err)
@@ -282,7 +293,7 @@ func (d stateDir) unlock(name string) error {
 	if err := probe.Flock(f, unix.LOCK_EX, time.Now().Add(lineWait)); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("release lock %s: %w", f.Name(), err)
 	}
-	if holder, _ := readLine(f); holder.PID != os.Getppid() {
+	if holder, _ := readLine(f); holder.PID != supervisor || checkParent(supervisor) != nil {
 		return nil // another process holds it
 	}
 	if err := writeLine(f, ""); err != nil {
@@ -291,19 +302,27 @@ func (d stateDir) unlock(name string) error {
 	return nil
 }
 
-// readLine reads the holder of a lock; start is 0 if the line does not name a process.
+// readLine reads the holder of a lock; start is 0 if the line does not name a process that can hold it.
 func readLine(f *os.File) (h *wire.Holder, start uint64) {
 	h = new(wire.Holder)
 	line := make([]byte, wire.LockSize)
 	n, _ := f.ReadAt(line, 0)
 	var pid int
 	var since int64
-	if got, _ := fmt.Sscanf(string(line[:n]), wire.LockLine, &pid, &since, &start); got < 3 || pid <= 0 {
+	if got, _ := fmt.Sscanf(string(line[:n]), wire.LockLine, &pid, &since, &start); got < 3 || pid <= 0 || pid == 1 && !isThisProgram(pid) {
 		return h, 0
 	}
 	h.PID, h.Age = pid, max(0, time.Since(time.Unix(since, 0)))
 	h.Part = strings.HasSuffix(strings.TrimRight(string(line[:n]), " \n"), wire.LockPart)
 	return h, start
+}
+
+// isThisProgram reports whether a process runs this program. In a container that can be process 1. Any other process 1
+// lives as long as the node, and takes no lock.
+func isThisProgram(pid int) bool {
+	var own, other unix.Stat_t
+	return unix.Stat("/proc/self/exe", &own) == nil && unix.Stat(fmt.Sprintf("/proc/%d/exe", pid), &other) == nil &&
+		own.Dev == other.Dev && own.Ino == other.Ino
 }
 
 func writeLine(f *os.File, text string) error {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -343,6 +342,9 @@ func (s *slurmdWatch) confine() error {
 	case !s.confined || set.Count() == 0: // else Slurm no longer leaves some, and slurmd runs on all
 		return nil
 	}
+	if err := checkParent(s.w.vars.Supervisor); err != nil { // or it would move init
+		return err
+	}
 	s.confined = known
-	return jobscan.Confine(os.Getppid(), &set)
+	return jobscan.Confine(s.w.vars.Supervisor, &set)
 }

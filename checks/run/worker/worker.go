@@ -81,7 +81,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 		}
 	}()
 	for req := range requests {
-		busy.Store(true)
+		busy.Store(req.Op != wire.OpOpen && req.Op != wire.OpLock) // only its supervisor can use a lock: nothing to wait for
 		resp := w.answer(req)
 		busy.Store(false)
 		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), resp.Worn || cuda.Worn()
@@ -195,7 +195,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpKeep, wire.OpFix, wire.OpRecall, wire.OpForget, wire.OpNote, wire.OpNotes:
 		return w.record(req)
 	case wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpStuck:
-		return state(req)
+		return w.state(req)
 	case wire.OpAsk:
 		return answerPerson(w, req)
 	case wire.OpWatch:
