@@ -72,7 +72,8 @@ const (
 	// are the jobs on the node: without any, the worker that samples GPUs leaves.
 	OpWatch Op = "watch"
 
-	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
+	// Describe the programs that slurmd would start for a pattern of Prolog=, or those with the paths in Args.
+	OpPrograms Op = "programs"
 )
 
 // These are the questions of a person, Request.Name of [OpAsk].
@@ -365,9 +366,10 @@ type Place struct {
 	Always      bool // clear: also if the data may belong to another node
 }
 
-// Program is a file that slurmd would start.
+// Program is a file that slurmd, or a run, would start.
 type Program struct {
 	Path   string
+	Gone   bool   // the file, or what the link names, does not exist
 	Bad    string // why it cannot be started
 	Self   bool   // it is this program
 	Starts bool   // it is a script that contains this program's name

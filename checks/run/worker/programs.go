@@ -8,13 +8,22 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // findPrograms returns the files that match a pattern of Prolog=, sorted, as slurmd's glob(3) does:
-// a name that begins with a dot matches only a pattern with the dot.
-func findPrograms(pattern string) *wire.Response {
+// a name that begins with a dot matches only a pattern with the dot. Without a pattern it returns those named.
+func findPrograms(pattern string, named []string) *wire.Response {
+	self, _ := os.Stat("/proc/self/exe")
+	if pattern == "" {
+		resp := &wire.Response{}
+		for _, path := range named {
+			resp.Programs = append(resp.Programs, inspectProgram(path, self))
+		}
+		return resp
+	}
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
 		return &wire.Response{Err: fmt.Sprintf("find %s: %v", pattern, err)}
@@ -26,7 +35,6 @@ func findPrograms(pattern string) *wire.Response {
 		}
 	}
 	resp := &wire.Response{}
-	self, _ := os.Stat("/proc/self/exe")
 	for _, path := range paths {
 		if strings.HasPrefix(filepath.Base(path), ".") && !strings.HasPrefix(filepath.Base(pattern), ".") {
 			continue
@@ -40,8 +48,8 @@ func inspectProgram(path string, self fs.FileInfo) wire.Program {
 	p := wire.Program{Path: path}
 	st, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		p.Bad = "a link that leads nowhere"
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+		p.Gone, p.Bad = true, "a link that leads nowhere"
 		return p
 	case err != nil:
 		p.Bad = formatPathError("stat", path, err)

@@ -41,20 +41,20 @@ func TestPrograms(t *testing.T) {
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	all := []wire.Program{
-		{Path: at("50-nhc-gpu"), Starts: true}, {Path: at("70-self"), Self: true}, {Path: at("80-gone"), Bad: "a link that leads nowhere"},
+		{Path: at("50-nhc-gpu"), Starts: true}, {Path: at("70-self"), Self: true}, {Path: at("80-gone"), Gone: true, Bad: "a link that leads nowhere"},
 		{Path: at("85-other"), Self: true}, {Path: at("90-scratch")}, {Path: at("README"), Bad: "cannot be executed (mode 0644)"},
 		{Path: at("old"), Bad: "not a program (d---------)"},
 	}
 	for pattern, want := range map[string][]wire.Program{
 		at("*"): all, at("50-nhc-gpu"): all[:1], at("nothing"): nil, at("nothing/*"): nil, at("[0-6]*"): all[:1],
 	} {
-		got := findPrograms(pattern)
+		got := findPrograms(pattern, nil)
 		if diff := cmp.Diff(want, got.Programs); diff != "" || got.Err != "" {
 			t.Errorf("%s: %s (-want +got):\n%s", pattern, got.Err, diff)
 		}
 	}
 	for _, pattern := range []string{at("50-nhc-gpu/*"), at("[")} {
-		if got := findPrograms(pattern); got.Err == "" {
+		if got := findPrograms(pattern, nil); got.Err == "" {
 			t.Errorf("%s: got %v, want an error", pattern, got.Programs)
 		}
 	}

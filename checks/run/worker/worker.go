@@ -201,7 +201,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpWatch:
 		return watch(w, req)
 	case wire.OpPrograms:
-		return findPrograms(req.Path)
+		return findPrograms(req.Path, req.Args)
 	default:
 		return &wire.Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}

@@ -228,15 +228,24 @@ const (
 	helperLimit             = 2 * time.Second
 )
 
-// CustomHelper reports whether the site has a helper of its own that marks the node. It looks for the helpers
-// below a HELPERDIR of the site only now, when one is to be called.
+// CustomHelper reports whether the site has a helper of its own that marks the node. It looks at the site's helpers only
+// now, when one is to be called. On Slurm a helper that is this program, as in nhc-gpu-compat, is not the site's own: it
+// would act as LBNL NHC's, which knows nothing of other files, of orders and of the guard.
 func (n *Node) CustomHelper(name string) bool {
+	helper, _, _ := strings.Cut(strings.TrimSpace(n.Set.Get(name)), " ")
+	if !n.Set.CustomHelper(name) || !filepath.IsAbs(helper) { // a function of bash
+		return n.Set.CustomHelper(name)
+	}
 	paths := n.Set.HelpersToFind()
-	found := slices.ContainsFunc(paths, func(path string) bool {
-		q := &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}
-		f, err := n.Pool.Call(context.Background(), helperLane, q, helperLimit).File(q.Line)
-		return err != nil || !f.Missing
-	})
+	q := &wire.Request{Op: wire.OpPrograms, Args: append([]string{helper}, paths...), Line: "read " + helper}
+	resp, err := n.Pool.Call(context.Background(), helperLane, q, helperLimit).AnswerTo(q.Line)
+	if err != nil || len(resp.Programs) == 0 {
+		return true
+	}
+	if resp.Programs[0].Self && n.Set.Get("NHC_RM") == "slurm" {
+		return false
+	}
+	found := slices.ContainsFunc(resp.Programs[1:], func(p wire.Program) bool { return !p.Gone })
 	if len(paths) > 0 && !found {
 		n.Set.LoseHelpers(paths[0])
 	}

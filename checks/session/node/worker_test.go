@@ -432,6 +432,31 @@ func TestHelperDir(t *testing.T) {
 	}
 }
 
+// A helper that is this program marks no node of Slurm beside it. Other resource managers need it.
+func TestHelperIsThisProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	offline, online := filepath.Join(dir, "node-mark-offline"), filepath.Join(dir, "node-mark-online")
+	if err := os.Symlink(self, online); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(offline, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range [][]string{{"HELPERDIR=" + dir}, {"OFFLINE_NODE=" + offline, "ONLINE_NODE=" + online + " -v"}} {
+		for rm, custom := range map[string]bool{"slurm": false, "pbs": true} {
+			n := sessiontest.New(t, slurm.HealthCheck, append(words, "NHC_RM="+rm)...)
+			if n.CustomHelper("ONLINE_NODE") != custom || !n.CustomHelper("OFFLINE_NODE") || n.Set.LostHelper != "" {
+				t.Errorf("%q, %s: ONLINE_NODE is the site's own: %v, OFFLINE_NODE: %v, lost %q", words, rm, !custom, n.CustomHelper("OFFLINE_NODE"), n.Set.LostHelper)
+			}
+		}
+	}
+}
+
 // While the memory directory does not answer, accepted faults are known by a copy, and none is added or ended.
 func TestSilencesOfSilentMemory(t *testing.T) {
 	t.Parallel()
