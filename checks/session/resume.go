@@ -128,6 +128,7 @@ func Marked(failures []checks.Finding, draining int) checks.Finding {
 type Pass struct {
 	Plan       *plan.Plan // nil: the run has no plan
 	Files      []string   // the files of the configuration that the run has read, as they are named
+	Checking   []string   // those that have a check for some host
 	Paths      Paths
 	Unanswered Unanswered
 	Drill      bool // a drill is under way
@@ -143,7 +144,8 @@ func (p Pass) Lacks(m slurm.Mark) string {
 		return ""
 	}
 	file := p.Paths.Of(c.File) // a run that could not read the file has stored its name
-	reads := file != "" && slices.ContainsFunc(p.Files, func(f string) bool { return p.Paths.Of(f) == file })
+	isFile := func(f string) bool { return p.Paths.Of(f) == file }
+	reads := file != "" && slices.ContainsFunc(p.Files, isFile)
 	if !reads && !c.Job || p.Plan == nil {
 		return "whose file this run does not read"
 	}
@@ -167,6 +169,8 @@ func (p Pass) Lacks(m slurm.Mark) string {
 		return "which this run skipped or did not finish"
 	case excluded || !reads:
 		return "which this run does not have"
+	case c.Check != "" && !slices.ContainsFunc(p.Checking, isFile): // its copy may have failed: nothing has been looked at
+		return "whose file now has no check for any node"
 	}
 	return "" // the line was removed, or is no longer for this node
 }

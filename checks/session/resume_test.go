@@ -144,9 +144,12 @@ func TestMarked(t *testing.T) {
 func TestLacks(t *testing.T) {
 	t.Parallel()
 	const unread, skipped, lacking = "whose file this run does not read", "which this run skipped or did not finish", "which this run does not have"
+	const empty = "whose file now has no check for any node"
 	count := line(plan.Native, "check_gpu_count 8", "check_gpu_count")
 	gemm := line(plan.Native, "check_gpu_gemm", "check_gpu_gemm")
 	shell := line(plan.ShellLine, "mine", "")
+	inTable := count
+	inTable.Pos.File = "/etc/nhc/nhc.toml"
 	cause := func(s plan.Step, job bool) slurm.Cause { return CauseOf(&s, nil, job) }
 	elsewhere := cause(count, false)
 	elsewhere.File = "/etc/nhc/other.conf"
@@ -157,11 +160,16 @@ func TestLacks(t *testing.T) {
 		steps      []plan.Step
 		skipped    []plan.Step
 		unanswered []int // by index
+		bare       bool  // the file has no check for any host
 		of         slurm.Cause
 		want       string
 	}{
 		{name: "the line has passed", steps: []plan.Step{count}, of: cause(count, false)},
 		{name: "the line is gone", of: cause(count, false)},
+		{name: "all lines of the file are gone", bare: true, of: cause(count, false), want: empty},
+		{name: "all lines of the file are gone, but another file has the check", bare: true, steps: []plan.Step{inTable}, of: cause(count, false), want: empty},
+		{name: "all lines of the file are gone, and another file has the check of a prolog", bare: true, steps: []plan.Step{inTable}, of: cause(count, true)},
+		{name: "of a script, beside a file without lines", bare: true, of: slurm.Cause{File: nhcConf}},
 		{name: "its words were corrected", steps: []plan.Step{count}, of: corrected},
 		{name: "of another file", steps: []plan.Step{count}, of: elsewhere, want: unread},
 		{name: "of no file", steps: []plan.Step{count}, of: slurm.Cause{Check: "check_gpu_count"}, want: unread},
@@ -181,7 +189,10 @@ func TestLacks(t *testing.T) {
 		for _, s := range tt.skipped {
 			p.Skipped = append(p.Skipped, plan.Skipped{Step: s})
 		}
-		pass := Pass{Plan: p, Files: []string{nhcConf, "/etc/nhc/nhc.toml"}, Unanswered: Unanswered{}}
+		pass := Pass{Plan: p, Files: []string{nhcConf, "/etc/nhc/nhc.toml"}, Checking: []string{nhcConf, "/etc/nhc/nhc.toml"}, Unanswered: Unanswered{}}
+		if tt.bare {
+			pass.Checking = pass.Checking[1:]
+		}
 		for _, i := range tt.unanswered {
 			pass.Unanswered[i] = []string{""}
 		}
@@ -200,7 +211,7 @@ func TestLacks(t *testing.T) {
 	if got := (Pass{Files: []string{nhcConf}}).Lacks(slurm.Mark{Cause: cause(count, false)}); got != unread {
 		t.Errorf("without a plan: %q, want %q", got, unread)
 	}
-	linked := Pass{Plan: &plan.Plan{}, Files: []string{"/etc/nhc/nhc.conf"}, Paths: Paths{"/etc/nhc/nhc.conf": "/srv/nhc.conf"}}
+	linked := Pass{Plan: &plan.Plan{}, Files: []string{"/etc/nhc/nhc.conf"}, Checking: []string{"/etc/nhc/nhc.conf"}, Paths: Paths{"/etc/nhc/nhc.conf": "/srv/nhc.conf"}}
 	if got := linked.Lacks(slurm.Mark{Cause: slurm.Cause{Check: "x", File: "/srv/nhc.conf"}}); got != "" {
 		t.Errorf("by the file that a link leads to: %q", got)
 	}

@@ -276,6 +276,7 @@ func (j *Judge) markOnline() {
 		if m.Since.After(j.looks) && !m.Since.After(time.Now()) { // a clock may have been ahead
 			return "which another run has found since this one began"
 		}
+		pass.Checking = j.files.Checking()
 		return cmp.Or(pass.Lacks(m), j.policies.waits(j.files.Config, j.files.Plan, m))
 	}
 	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks, Early: j.unanswered.Early()})

@@ -48,6 +48,7 @@ type Files struct {
 	SetPath string        // path of the sysconfig file, if it exists
 	SetFile string        // the sysconfig file, if it was read
 	Sourced string        // a sysconfig file that only bash can read
+	lines   []conf.Line   // of nhc.conf, for all hosts
 	Others  int           // number of lines for other hosts
 	Config  *conf.Config  // nhc.toml; nil if there is none
 	Tables  []conf.Entry  // the checks in nhc.toml for this host

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
@@ -44,6 +46,7 @@ func (f *Files) UseLines(path string, data []byte) (errs []error) {
 		}
 		f.Doubts = append(f.Doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
 	}
+	f.lines = lines
 	m := f.newMatcher()
 	for _, l := range lines {
 		if len(errs) > 0 && !f.Strict {
@@ -63,6 +66,18 @@ func (f *Files) UseLines(path string, data []byte) (errs []error) {
 		}
 	}
 	return errs
+}
+
+// Checking returns the files that have a check for some host, as they are named.
+func (f *Files) Checking() (files []string) {
+	isCheck := func(s plan.Step) bool { return s.Kind != plan.Assign }
+	if slices.ContainsFunc(plan.Build(f.lines, plan.Options{}).Steps, isCheck) {
+		files = append(files, f.Path)
+	}
+	if f.Config != nil && len(f.Config.Checks) > 0 {
+		files = append(files, f.TablesFile())
+	}
+	return files
 }
 
 // newMatcher returns the matcher of the targets in nhc.conf. External matchers are shell commands.
