@@ -15,7 +15,7 @@ func TestSetVarsKeepsEverything(t *testing.T) {
 	v := wire.Vars{
 		Learn: true, Period: true, DryRun: true, Part: true,
 		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past", Spare: "/spare", State: "/run/nhc-gpu/n", Stuck: []string{"read /x"},
-		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &jobscan.SlurmGPUs{Count: 8}, Job: &checks.Job{ID: "1"}, WantedGPUs: 7,
+		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &jobscan.SlurmGPUs{Count: 8}, Job: &checks.Job{ID: "1"}, WantedGPUs: 7, Supervisor: 1,
 	}
 	for i := range reflect.TypeOf(v).NumField() {
 		if reflect.ValueOf(v).Field(i).IsZero() {

@@ -32,7 +32,7 @@ func claimOpening(dir string, wait time.Duration) (release func(), err error) {
 		return func() {}, nil // without a socket there is no note, and one more process may hang
 	}
 	release = func() { _ = unix.Close(fd) }
-	pid := 0 // of the process that opens the directory
+	asked, pid := false, 0 // the process that opens the directory
 	for end := time.Now().Add(wait); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Bind(fd, address)
 		if err == nil {
@@ -41,9 +41,8 @@ func claimOpening(dir string, wait time.Duration) (release func(), err error) {
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return release, nil
 		}
-		if pid == 0 {
-			var ours bool
-			if pid, ours = findListener(address); !ours { // any user can have that name: wait for no other
+		if !asked { // only once: each question stays in the queue of the socket
+			if pid, asked = findListener(address); !asked { // any user can take that name: wait for no other
 				return release, nil
 			}
 		}

@@ -32,7 +32,7 @@ func TestClaimOpening(t *testing.T) {
 		}
 		release()
 	}
-	claim(time.Hour) // nobody has the name
+	claim(time.Hour) // no process has the name
 	fd := bind()
 	claim(time.Hour) // a process that does not listen
 	if err := unix.Listen(fd, maxAsked); err != nil {

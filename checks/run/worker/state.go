@@ -24,7 +24,7 @@ import (
 // node share. Its files decide whether a node stays in service, so only its owner may write there.
 
 // state carries out an operation on the directory.
-func (w *worker) state(req *wire.Request) *wire.Response {
+func state(w *worker, req *wire.Request) *wire.Response {
 	resp := &wire.Response{}
 	if req.Op == wire.OpOpen {
 		release, err := claimOpening(req.Path, onceWait)
@@ -278,7 +278,7 @@ func (d stateDir) lock(name, kind string, supervisor int, wait time.Duration) (*
 // parent of this one, and a lock in its name would never end.
 func checkParent(supervisor int) error {
 	if os.Getppid() != supervisor {
-		return fmt.Errorf("process %d, which wanted it, has ended", supervisor)
+		return fmt.Errorf("the supervisor (process %d) has ended", supervisor)
 	}
 	return nil
 }

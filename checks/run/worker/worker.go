@@ -195,7 +195,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpKeep, wire.OpFix, wire.OpRecall, wire.OpForget, wire.OpNote, wire.OpNotes:
 		return w.record(req)
 	case wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpStuck:
-		return w.state(req)
+		return state(w, req)
 	case wire.OpAsk:
 		return answerPerson(w, req)
 	case wire.OpWatch:

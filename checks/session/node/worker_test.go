@@ -17,6 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
@@ -444,7 +445,7 @@ func TestHelperIsThisProgram(t *testing.T) {
 	if err := os.Symlink(self, online); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(offline, []byte("#!/bin/sh\n"), 0o700); err != nil {
+	if err := probetest.WriteProgram(offline, []byte("#!/bin/sh\n")); err != nil {
 		t.Fatal(err)
 	}
 	for _, words := range [][]string{{"HELPERDIR=" + dir}, {"OFFLINE_NODE=" + offline, "ONLINE_NODE=" + online + " -v"}} {
