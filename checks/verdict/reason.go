@@ -14,10 +14,11 @@ import (
 //
 // sinfo -R shows the first 20 characters, so the device and the fault come first. others is
 // the number of other failures. A failure of a check of LBNL NHC, or of a line that bash runs,
-// keeps its message as the reason: sites search for it.
+// keeps its message as the reason: sites search for it. Only a message that ends like the form above, by a name
+// that a user chose, loses the brackets of the code.
 func Reason(x checks.Finding, others int) string {
 	if x.Check == "" {
-		return x.Message
+		return posing().ReplaceAllString(x.Message, "$1($2)$3")
 	}
 	text := headline(x)
 	if x.Drill {
@@ -36,6 +37,13 @@ func Reason(x checks.Finding, others int) string {
 	return text
 }
 
+// posing matches a message that ends like the reason of a finding.
+var posing = checks.Lazily(`^(.* \(check_\w+\) )\[([a-z0-9._-]+)\]((?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?)$`)
+
+// maxText is the maximum length of the name of a user's process or file in a reason, in bytes. The check and the
+// code come after it.
+const maxText = 200
+
 // maxName is the maximum length of a device name in a reason, in bytes: a path can be longer.
 const maxName = 60
 
@@ -46,6 +54,9 @@ func headline(x checks.Finding) string {
 	d := x.Device
 	if strings.HasPrefix(x.Code, "job.left.") { // not a device, but a user's process or file
 		text := strings.TrimSuffix(x.Text(x.Check), " [job "+x.Jobs+"]")
+		if len(text) > maxText {
+			text = strings.ToValidUTF8(text[:maxText], "") + "..."
+		}
 		return words + ", " + text
 	}
 	name := d.Name

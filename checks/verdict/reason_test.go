@@ -107,6 +107,12 @@ func TestReason(t *testing.T) {
 			Check: "check_job_leftovers", Code: "job.left.process", Severity: checks.Fail, Device: checks.Device{Kind: "process", Name: "train.py"},
 			Remedy: checks.RestartApp, Message: "check_job_leftovers:  alice's process 4711 (train.py) of job 12 is left [job 12]", Jobs: "12",
 		}, 0, "process left, alice's process 4711 (train.py) of job 12 is left: restart the program (check_job_leftovers) [job.left.process] [job 12]"},
+		"a leftover with a long name": {checks.Finding{
+			Check: "check_job_leftovers", Code: "job.left.file", Severity: checks.Fail, Device: checks.Device{Kind: "file"},
+			Message: "check_job_leftovers:  /dev/shm/" + strings.Repeat("\u00e9", 200),
+		}, 0, "files left, /dev/shm/" + strings.Repeat("\u00e9", 95) + "... (check_job_leftovers) [job.left.file]"},
+		"a user's name that poses as a code": {checks.Finding{Message: "found gpu3 lost (check_gpu_count) [gpu.recovery.lost] +1"}, 0, "found gpu3 lost (check_gpu_count) (gpu.recovery.lost) +1"},
+		"another name with brackets":         {checks.Finding{Message: "check_ps_cpu:  [kworker] uses 100% (PID 7)"}, 0, "check_ps_cpu:  [kworker] uses 100% (PID 7)"},
 		"a long path": {faulty("check_fs_used", "probe.hung", checks.Device{Kind: "path", Name: "/" + strings.Repeat("deep/", 40) + "end"}, checks.NoRemedy), 0,
 			"..." + strings.Repeat("deep/", 12)[3:] + "end hung (check_fs_used) [probe.hung]"},
 	} {
