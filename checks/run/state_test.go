@@ -324,7 +324,7 @@ func TestStateFull(t *testing.T) {
 	t.Parallel()
 	need.Root(t, "to mount a small tmpfs")
 	dir := stateDirOf(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12k,mode=0700"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k,mode=0700"); err != nil {
 		need.Skip(t, "mount a tmpfs: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
@@ -336,12 +336,22 @@ func TestStateFull(t *testing.T) {
 	if err := p.Save(wire.MonitorFile, []byte(`{"alive":100,"silent":["links"]}`)); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 12288), 0o600)
+	if err := p.Save(wire.MemoryFile, []byte(`{"told":"ok"}`)); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 16384), 0o600)
 	if busy, err := p.Lock("lock", 0); busy != nil || err != nil {
 		t.Errorf("Lock on a full disk: %+v, %v", busy, err)
 	}
-	if err := p.Save("slurm.json", []byte("x")); err == nil || !strings.Contains(err.Error(), "no space") {
+	if err := p.Save("x.json", []byte("x")); err == nil || !strings.Contains(err.Error(), "no space") {
 		t.Errorf("Save on a full disk: %v", err)
+	}
+	drain := `{"told":"drained","reason":"` + strings.Repeat("x", 1024) + `"}` // "ok" would hide it
+	if err := p.Save(wire.MemoryFile, []byte(drain)); err != nil {
+		t.Error(err)
+	}
+	if data, err := p.Load(wire.MemoryFile); err != nil || string(data) != drain {
+		t.Errorf("Load: %q, %v", data, err)
 	}
 	for _, ledger := range []string{`{"alive":130}`, `{"alive":160,"silent":["links","devices"]}`} { // a sign of life needs no space
 		err := p.Save(wire.MonitorFile, []byte(ledger))
@@ -352,7 +362,7 @@ func TestStateFull(t *testing.T) {
 	if err := p.Save(wire.MonitorFile, make([]byte, 5000)); err == nil {
 		t.Error("more than a page was saved on a full disk")
 	}
-	if files, _ := filepath.Glob(filepath.Join(dir, "slurm.json*")); len(files) != 0 {
+	if files, _ := filepath.Glob(filepath.Join(dir, "*.json.*")); len(files) != 0 {
 		t.Errorf("left behind: %v", files)
 	}
 }

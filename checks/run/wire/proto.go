@@ -392,6 +392,7 @@ const (
 	DrillFile  = "drill.json" // see [session.Drill]
 
 	MonitorFile = "monitor.json" // see [monitor.Ledger]
+	MemoryFile  = "slurm.json"   // see [slurm.Memory]
 )
 
 // These are the places of the files in the answer to [OpOpen].

@@ -42,7 +42,9 @@ func state(w *worker, req *wire.Request) *wire.Response {
 			resp.Data, err = dir.load(req.Name)
 		case wire.OpSave:
 			err = dir.save(req.Name, req.Data)
-			if errors.Is(err, unix.ENOSPC) && req.Name == wire.MonitorFile && dir.overwrite(req.Name, req.Data) == nil { // the monitor lives
+			// The monitor lives, and an outdated memory would hide a drain.
+			inPlace := req.Name == wire.MonitorFile || req.Name == wire.MemoryFile
+			if errors.Is(err, unix.ENOSPC) && inPlace && dir.overwrite(req.Name, req.Data) == nil {
 				err = nil
 			}
 		case wire.OpStuck:

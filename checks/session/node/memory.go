@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // Files of the state directory of a node.
 const (
-	memoryFile  = "slurm.json"
+	memoryFile  = wire.MemoryFile
 	memoryLock  = "lock"
 	RunLock     = "run.lock"
 	MonitorLock = "monitor.lock"
@@ -30,6 +31,26 @@ func (s nodeState) Load() ([]byte, error) {
 func (s nodeState) Save(data []byte) error {
 	return memoryError("write", s.pool.Save(memoryFile, data))
 }
+
+// unusableState replaces the stored state if its directory cannot be opened, which has been reported: what
+// earlier runs stored is unknown.
+type unusableState struct{ err error }
+
+func (s unusableState) Load() ([]byte, error) { return nil, reportedError{s.err} }
+
+func (s unusableState) Save([]byte) error { return reportedError{s.err} }
+
+func (s unusableState) Lock(time.Duration) (unlock func(), err error) {
+	return nil, reportedError{s.err}
+}
+
+// reportedError is an error that has been reported.
+type reportedError struct{ error }
+
+func (e reportedError) Unwrap() error { return e.error }
+
+// Is makes it a [run.ErrNoState].
+func (e reportedError) Is(target error) bool { return target == run.ErrNoState }
 
 func memoryError(verb string, err error) error {
 	if err == nil || errors.Is(err, run.ErrNoState) { // already reported
