@@ -110,6 +110,8 @@ func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, e
 	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Reported: m.Reported, OurReason: m.Reason}
 	if m.Pending.Held != "" {
 		out.hold(Reason(m.Pending.Message), m.Pending)
+	} else if m.Lost != "" && v.Healthy && m.Reported == ReportedLeftAlone {
+		out.Kept, out.Why = true, m.lostFor()
 	} else if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
 		out.Kept, out.Why = true, keptFor(standing, why)
 	} else if m.Reported != ReportedOK {
@@ -183,6 +185,9 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		}
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)
+		if m.Lost != "" && v.Healthy && (d.Action == Resume || node.isHeld() && Ours(node.Reason) && !BySweep(node.Reason)) {
+			out.Kept, d = true, Decision{Why: m.lostFor()}
+		}
 		if (len(standing) > 0 || v.Early) && v.Healthy && d.Action == Resume {
 			out.Kept = true
 			if d = (Decision{Why: "not all is judged yet after the boot"}); len(standing) > 0 {
@@ -223,6 +228,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 				return nil
 			}
 		}
+		c.foresee(v, d, *m)
 		err = c.write(ctx, d)
 		if err == nil {
 			out.Decision = d
@@ -266,7 +272,7 @@ func (c *Controller) look(ctx context.Context, v Verdict, m *Memory, known []Mar
 	}
 	node = m.pretend(node)
 	node.Refused = m.Pending.Refused
-	node.Foreign = c.leavesAlone(m, node.Reason, v) && !isMarked(known, node.Reason)
+	node.Foreign = node.Foreign || m.Lost != "" || c.leavesAlone(m, node.Reason, v) && !isMarked(known, node.Reason)
 	node.Same = m.Fault != "" && m.Fault == v.fault() && m.wrote(node.Reason)
 	node.Awaited = !v.Healthy && c.awaits(ctx, node)
 	return node, nil
@@ -275,8 +281,8 @@ func (c *Controller) look(ctx context.Context, v Verdict, m *Memory, known []Mar
 // leaveAlone stores that no action is due.
 func (c *Controller) leaveAlone(v Verdict, m *Memory, out *Outcome) {
 	node := out.Node
-	if v.Healthy && !node.mayBeHeld() && !node.State.maintained() {
-		m.Marks = nil // another user has taken over the node
+	if v.Healthy && m.isTaken(node) {
+		m.Marks = nil
 	}
 	if !node.State.passes() {
 		m.owe(Cause{}, false)
@@ -367,10 +373,11 @@ func (c *Controller) withMemory(ctx context.Context, work func(*Memory, *Outcome
 	before, err := c.recall()
 	out.warn(err)
 	after := before
+	c.stored, c.locked = before, lockErr == nil
 	err = work(&after, &out)
 	out.Reported, out.OurReason, out.Guarded = after.Reported, after.Reason, after.Pending.Held
 	out.Calls = c.calls - calls
-	out.warn(c.remember(before, after, lockErr == nil))
+	out.warn(c.remember(c.stored, after, c.locked))
 	return out, err
 }
 

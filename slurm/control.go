@@ -75,6 +75,9 @@ type Controller struct {
 	calls  int  // number of commands started
 	waited bool // the wait before the count is over
 
+	stored Memory // as this run has read it, or stored it last
+	locked bool   // it has the lock on the memory
+
 	// Stderr receives the error output of the commands that the helpers run; nil discards it.
 	// Act puts it into its error instead.
 	Stderr io.Writer

@@ -260,22 +260,38 @@ const SweepMark = Prefix + " sweep "
 // BySweep reports whether a reason is that of a sweep.
 func BySweep(reason string) bool { return strings.HasPrefix(reason, SweepMark) }
 
-var reasonCode = checks.Lazily(`\[([a-z]+(?:\.[a-z0-9_-]+)+)\]`)
-
 // DrillCode begins the code of a drill in the lists of a fleet: drill.gpu.xid.79 is not a fault.
 const DrillCode = "drill."
 
 // ReasonCode returns the code in a reason of nhc-gpu, "" if it has none: "NHC: gpu3 lost ...
 // (check_gpu_count) [gpu.recovery.lost]". The code of a drill begins with [DrillCode].
 func ReasonCode(reason string) string {
-	if m := reasonCode().FindStringSubmatch(reason); m != nil {
-		if isDrill(reason) {
-			return DrillCode + m[1]
-		}
+	if m := ofSweep().FindStringSubmatch(reason); m != nil {
+		return m[1]
+	}
+	m := parseFinding(reason)
+	switch {
+	case m == nil:
+		return ""
+	case isDrill(reason):
+		return DrillCode + m[3]
+	}
+	return m[3]
+}
+
+// checkOf returns the name of the check in a reason: of a finding, of a check of LBNL NHC, or of a line that
+// did not end in time. It returns "" for any other reason: there the word can come from a user.
+func checkOf(reason string) string {
+	if m := parseFinding(reason); m != nil {
+		return m[2]
+	}
+	if m := ofCheckLine().FindStringSubmatch(reason); m != nil {
 		return m[1]
 	}
 	return ""
 }
+
+var ofCheckLine = checks.Lazily(`^NHC: (?:Script timed out while executing ['"].*?\b)?(check_\w+)\b`)
 
 // SweepDevice returns the device in the reason of a sweep with that code, such as eth1, "" if it has none.
 func SweepDevice(code, reason string) string {
@@ -287,14 +303,30 @@ func SweepDevice(code, reason string) string {
 // faultOf returns the part that identifies the fault in a reason made by verdict.Reason: the device
 // with the fault's text, and the code. It returns "" for any other reason.
 func faultOf(reason string) string {
-	m := ofFinding().FindStringSubmatch(reason)
+	m := parseFinding(reason)
 	if m == nil {
 		return ""
 	}
-	return m[1] + " " + checks.FaultOf(m[2])
+	return m[1] + " " + checks.FaultOf(m[3])
 }
 
-var ofFinding = checks.Lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \(check_\w+\) \[([a-z0-9._-]+)\](?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?$`)
+// parseFinding splits a reason made by verdict.Reason into its text, check and code, nil for any other reason.
+// Only the end of a reason counts: users choose the names in a text. A reason that is cut has no such end, and
+// the text of a check of LBNL NHC can end in such a name.
+func parseFinding(reason string) []string {
+	if ofLBNL().MatchString(reason) {
+		return nil
+	}
+	return ofFinding().FindStringSubmatch(reason)
+}
+
+const code = `\[([a-z0-9_-]+(?:\.[a-z0-9_-]+)+)\]`
+
+var (
+	ofFinding = checks.Lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \((check_\w+)\) ` + code + `(?: \+\d+)?(?: \[job [0-9 ]+\])?(?:` + addition + `)*$`)
+	ofSweep   = checks.Lazily(`^NHC: sweep .+ ` + code + `(?:` + addition + `)*$`)
+	ofLBNL    = checks.Lazily(`^NHC: check_\w+:  `)
+)
 
 // ByCheck reports whether a reason is one that health checks write: that of a finding, or of a check of LBNL
 // NHC. Others with our prefix can be a person's.
@@ -305,8 +337,23 @@ func ByCheck(reason string) bool {
 // HeldForRMA is the addition to our reason after the last remedy.
 const HeldForRMA = "held for RMA"
 
-// additions matches what nhc-gpu and Slurm add to our reason during a repair.
-var additions = checks.Lazily(`( : (remedy [a-z-]+|` + HeldForRMA + `|reboot [a-z ]+))+$`)
+// IsHeldForRMA reports whether a reason of ours says that the remedies are over.
+func IsHeldForRMA(reason string) bool {
+	return ReasonCode(reason) == heldCode || strings.Contains(additions().FindString(reason), " : "+HeldForRMA)
+}
+
+// heldCode is the code of a drain for a fault that no remedy has repaired, see remedy.HoldCode.
+const heldCode = "remedy.hold"
+
+// addition matches what nhc-gpu or slurmctld appends to a reason. The texts of slurmctld are from its source
+// (set_node_reason, 22.05 to 26.05).
+const addition = ` : (?:remedy [a-z-]+|` + HeldForRMA + `|reboot (?:requested|issued|complete|timed out)|Not responding|ResumeTimeout reached|Node unexpectedly rebooted` +
+	`|Low (?:CPUs|RealMemory|TmpDisk|socket\*core\*thread count)(?: \([a-z0-9:.%< ]+\))?|gres/[^ ]+ count (?:too low|reported lower than configured)(?: \([0-9< ]+\))?)`
+
+var additions = checks.Lazily(`(?:` + addition + `)+$`)
+
+// withoutAdditions returns a reason as it was set.
+func withoutAdditions(reason string) string { return additions().ReplaceAllString(reason, "") }
 
 // jobSuffix matches the suffix of [Attributed], and Slurm's text after it.
 var jobSuffix = checks.Lazily(`^ \[job [0-9 ]+\]( : .*)?$`)
@@ -318,14 +365,17 @@ var attributed = checks.Lazily(` \[job [0-9 ]+\]$`)
 // most [MaxReason] bytes. It replaces control characters, which would let text pose as further
 // lines of scontrol's output, and double quotes, which Slurm strips at the ends.
 //
-// The job at the end of the message, where the fault began, is kept.
+// The job at the end of the message, where the fault began, is kept. A message that ends like an addition, by
+// a name that a user chose, loses the blank that makes it one.
 func Reason(message string) string {
 	text := strings.TrimSpace(Prefix + " " + printable(message))
+	text = additions().ReplaceAllStringFunc(text, func(s string) string { return strings.ReplaceAll(s, " : ", ": ") })
 	job := attributed().FindString(text)
+	text = strings.TrimSuffix(text, job)
 	if len(job) > MaxReason/2 {
 		job = ""
 	}
-	return cut(strings.TrimSuffix(text, job), MaxReason-len(job)) + job
+	return cut(text, MaxReason-len(job)) + job
 }
 
 // printable returns text as one printable line without double quotes.

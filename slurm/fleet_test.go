@@ -39,8 +39,10 @@ func TestReasonParts(t *testing.T) {
 		"NHC: mlx5_0:1 down: check the cable (check_ib_ports) [ib.ports.polling]":      {"ib.ports.polling", "mlx5_0:1"},
 		"NHC: check_fs_used:  / is 97% full (1kB), threshold is 90%":                   {"", ""},
 		"NHC: GPU count 7, want 8 GPUs: power cycle (check_gpu_count) [gpu.count]":     {"gpu.count", ""},
-		"alice: disk [x.y] is bad": {"x.y", ""},
-		"":                         {"", ""},
+		"NHC: sweep slow TCP eth1 [sweep.tcp.slow] : reboot issued":                    {"sweep.tcp.slow", ""},
+		"alice: disk [x.y] is bad":    {"", ""},
+		"alice: disk (check_a) [x.y]": {"", ""},
+		"":                            {"", ""},
 	} {
 		if got := [2]string{ReasonCode(reason), ReasonDevice(reason)}; got != want {
 			t.Errorf("%q: %q, want %q", reason, got, want)
@@ -59,8 +61,8 @@ func TestParseEvents(t *testing.T) {
 	}
 	out := strings.Join([]string{
 		"|2026-11-20T00:00:00|Unknown||root(0)|Cluster Registered TRES",
-		"n2|2026-11-22T03:00:00|2026-11-22T03:10:00|DRAIN|root(0)|NHC: gpu3 lost [gpu.recovery.lost]",
-		"n2|2026-11-22T03:10:00|Unknown|DRAIN|root(0)|NHC: gpu3 lost [gpu.recovery.lost] +1",
+		"n2|2026-11-22T03:00:00|2026-11-22T03:10:00|DRAIN|root(0)|NHC: gpu3 lost (check_gpu_count) [gpu.recovery.lost]",
+		"n2|2026-11-22T03:10:00|Unknown|DRAIN|root(0)|NHC: gpu3 lost (check_gpu_count) [gpu.recovery.lost] +1",
 		"n1|2026-11-22T02:00:00|2026-11-22T02:30:00|DRAIN|alice(1000)|disk | fan",
 		"n1|2026-11-22T02:30:00|2026-11-22T02:40:00|BOOT^|root(0)|disk",
 		"n1|soon|Unknown|DRAIN|root(0)|x",
@@ -73,7 +75,7 @@ func TestParseEvents(t *testing.T) {
 	want := []FleetEvent{
 		{Node: "n1", Start: at("02:00:00"), End: at("02:30:00"), State: "DRAIN", User: "alice(1000)", Reason: "disk | fan"},
 		{Node: "n1", Start: at("02:30:00"), End: at("02:40:00"), State: "BOOT^", User: "root(0)", Reason: "disk"},
-		{Node: "n2", Start: at("03:00:00"), State: "DRAIN", User: "root(0)", Reason: "NHC: gpu3 lost [gpu.recovery.lost]", Code: "gpu.recovery.lost", Device: "gpu3"},
+		{Node: "n2", Start: at("03:00:00"), State: "DRAIN", User: "root(0)", Reason: "NHC: gpu3 lost (check_gpu_count) [gpu.recovery.lost]", Code: "gpu.recovery.lost", Device: "gpu3"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -110,7 +110,7 @@ func inRepair(node string, groups []NodeGroup) (partition, cluster int) {
 	own := partitionsOf(node, groups)
 	count, seen := map[string]int{}, map[string]int{}
 	for _, group := range groups {
-		repaired := group.State.Class != InService && strings.Contains(group.Reason, underRepair)
+		repaired := group.State.Class != InService && strings.Contains(additions().FindString(group.Reason), underRepair)
 		if group.State.Order == "" && !repaired || !Ours(group.Reason) {
 			continue
 		}
@@ -147,22 +147,25 @@ func partitionsOf(node string, groups []NodeGroup) (names []string) {
 }
 
 // faultKey identifies the fault of a reason of ours, the same on every node: its code, with the check if any
-// check can hang or crash so, or for a check of LBNL NHC, whose reasons have none, its text without numbers.
+// check can hang or crash so. Reasons of LBNL NHC's checks have none: there it is the check, since the text can
+// have a name that users choose. For any other reason it is the text without numbers.
 func faultKey(reason string) string {
-	if code := ReasonCode(reason); strings.HasPrefix(strings.TrimPrefix(code, DrillCode), "probe.") {
-		return strings.TrimSpace(code + " " + reasonCheck().FindString(reason))
-	} else if code != "" {
+	code, check := ReasonCode(reason), checkOf(reason)
+	switch {
+	case strings.HasPrefix(strings.TrimPrefix(code, DrillCode), "probe."):
+		return strings.TrimSpace(code + " " + check)
+	case code != "":
 		return checks.FaultOf(code)
+	case check != "":
+		return check
 	}
-	text, _, _ := strings.Cut(strings.TrimPrefix(reason, Prefix), " : ") // Slurm's additions
+	text := strings.TrimPrefix(withoutAdditions(reason), Prefix)
 	return strings.TrimSpace(withoutNumbers(attributed().ReplaceAllString(text, "")))
 }
 
-var reasonCheck = checks.Lazily(`\bcheck_\w+`)
-
 // exempts reports whether a reason is about a lost device, or about an exempt code or check.
 func (g Guard) exempts(reason string) bool {
-	code, check := strings.TrimPrefix(ReasonCode(reason), DrillCode), reasonCheck().FindString(reason)
+	code, check := strings.TrimPrefix(ReasonCode(reason), DrillCode), checkOf(reason)
 	return checks.IsLoss(code) || slices.ContainsFunc(g.Exempt, func(e string) bool {
 		return code != "" && strings.HasPrefix(code, e) || check != "" && strings.HasPrefix(check, e)
 	})
@@ -184,7 +187,7 @@ var sharedFaults = []struct{ begin, thing string }{
 
 // isShared reports whether the reason is about something that nodes share.
 func isShared(reason string) bool {
-	code, check := strings.TrimPrefix(ReasonCode(reason), DrillCode), reasonCheck().FindString(reason)
+	code, check := strings.TrimPrefix(ReasonCode(reason), DrillCode), checkOf(reason)
 	for _, row := range sharedFaults {
 		if strings.HasPrefix(code, row.begin) || strings.HasPrefix(check, row.begin) {
 			return true

@@ -144,8 +144,21 @@ func keptFor(marks []Mark, why string) string {
 	return fmt.Sprintf("drained by %s, %s", marks[len(marks)-1].Cause, why)
 }
 
-// mayBeHeld reports whether a node that a healthy verdict does not change may still be drained by
-// us.
-func (n NodeInfo) mayBeHeld() bool {
-	return n.State.Class == Unknown || n.State.Class == InService && n.State.DrainFlag
+// isHeld reports whether the node is out of service.
+func (n NodeInfo) isHeld() bool {
+	return n.State.Class == Drained || n.State.Class == Down || n.State.DrainFlag
+}
+
+// isTaken reports whether another user has ended our drain: the node is in service, or that user has drained it.
+// An order to reboot or to power down ends none, whatever class it gives the node.
+func (m *Memory) isTaken(n NodeInfo) bool {
+	if n.State.Class == InService && !n.State.DrainFlag {
+		return !n.State.maintained()
+	}
+	return n.State.Class != Unknown && (ownerOf(n.Reason) == foreign || n.owner() == foreign && m.Lost == "")
+}
+
+// lostFor returns why a healthy run keeps a node whose memory is lost.
+func (m *Memory) lostFor() string {
+	return "what drained it is unknown: its memory cannot be read: " + strings.TrimPrefix(m.Lost, "read memory: ")
 }

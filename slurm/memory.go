@@ -64,6 +64,11 @@ type Memory struct {
 
 	// Marks are the causes of the node's drain, see [Mark].
 	Marks []Mark `json:"marks,omitempty"`
+
+	// Lost is why an earlier memory of this boot is unknown, "" if there is none or it was read. Then no reason
+	// counts as ours and a healthy run resumes nothing, until the node is seen in service or with another
+	// owner.
+	Lost string `json:"lost,omitempty"`
 }
 
 // Pending is a drain that could not be delivered. The zero value means none.
@@ -106,7 +111,7 @@ func (m *Memory) pretend(node NodeInfo) NodeInfo {
 	inService := node.State.Class == InService && !node.State.DrainFlag
 	switch {
 	case m.Pretended.Action == Drain && inService:
-		node.State, node.Reason, node.Author = ParseState("IDLE+DRAIN"), m.Pretended.Reason, ""
+		node.State, node.Reason, node.Author, node.Foreign = ParseState("IDLE+DRAIN"), m.Pretended.Reason, "", false
 	case m.Pretended.Action == Renew && node.owner() == ours && !inService:
 		node.Reason = m.Pretended.Reason
 	case m.Pretended.Action == Resume && node.Reason == m.Pretended.Reason && !inService:
@@ -122,6 +127,9 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	m.Pending = Pending{}
 	inService := node.State.Class == InService
 	held := node.State.Class == Drained || node.State.DrainFlag
+	if m.isTaken(node) {
+		m.Lost = ""
+	}
 	switch {
 	case inService && !node.State.DrainFlag && node.State.maintained(): // our drain of before can come back
 	case inService && !node.State.DrainFlag:
@@ -133,7 +141,7 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 		if sameReason(node.Reason, Reason(v.Message)) {
 			m.Fault = v.fault()
 		}
-		m.Known = !m.Unsettled
+		m.Known = !m.Unsettled || withoutAdditions(node.Reason) == Reason(v.Message)
 	case held && !m.Known && (node.State.DrainFlag || !node.State.maintained()):
 		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
 	}
@@ -156,7 +164,7 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 // noteDone records a decision that was carried out, for a fault. After a Resume, Slurm is asked once
 // more, to see the node in service.
 func (m *Memory) noteDone(d Decision, fault string) {
-	m.Pending, m.Known = Pending{}, !m.Unsettled
+	m.Pending, m.Known, m.Lost = Pending{}, !m.Unsettled, ""
 	m.Reported, m.Reason, m.Fault = ReportedUnknown, "", ""
 	if d.Action != Resume {
 		m.Reported, m.Reason, m.Fault = ReportedDrained, d.Reason, fault
@@ -165,7 +173,9 @@ func (m *Memory) noteDone(d Decision, fault string) {
 
 // isForeign reports that a reason is not ours: it is that of a sweep, or nhc-gpu wrote another one. After a
 // write that reported an error the latter is unknown.
-func (m *Memory) isForeign(reason string) bool { return m.Known && !m.wrote(reason) || BySweep(reason) }
+func (m *Memory) isForeign(reason string) bool {
+	return m.Lost != "" || m.Known && !m.wrote(reason) || BySweep(reason)
+}
 
 // isSettled reports whether an unchanged verdict needs no call to Slurm for a time.
 func (m *Memory) isSettled() bool {
@@ -174,7 +184,7 @@ func (m *Memory) isSettled() bool {
 
 // isMarked reports whether a reason is that of a mark.
 func isMarked(marks []Mark, reason string) bool {
-	return slices.ContainsFunc(marks, func(k Mark) bool { return k.Message != "" && sameReason(reason, Reason(k.Message)) })
+	return slices.ContainsFunc(marks, func(k Mark) bool { return k.Message != "" && withoutAdditions(reason) == Reason(k.Message) })
 }
 
 // leavesAlone reports that a verdict does not change the drain with a reason. What a sweep has drained is
@@ -186,9 +196,10 @@ func (c *Controller) leavesAlone(m *Memory, reason string, v Verdict) bool {
 	return m.isForeign(reason)
 }
 
-// wrote reports whether nhc-gpu wrote a reason last, with whatever addition.
+// wrote reports whether nhc-gpu wrote a reason last, to the letter, with whatever addition. A person who extends
+// our reason has taken over the drain.
 func (m *Memory) wrote(reason string) bool {
-	return sameReason(reason, additions().ReplaceAllString(m.Reason, ""))
+	return withoutAdditions(reason) == withoutAdditions(m.Reason)
 }
 
 // keep stores a drain that could not be delivered, with the time of the first try. It cuts the
@@ -205,11 +216,14 @@ func (m *Memory) keep(v Verdict, now time.Time) {
 	m.Pending.Refused = m.Pending.Refused || v.Refused
 }
 
-// recall returns the memory of this boot, the zero value if there is none.
+// recall returns the memory of this boot, the zero value if there is none. With an error the memory is lost.
 func (c *Controller) recall() (Memory, error) {
 	m, err := c.load()
-	if err != nil || m.BootID != c.BootID || c.BootID == "" {
-		return Memory{}, err
+	switch {
+	case err != nil:
+		return Memory{Lost: printable(err.Error())}, err
+	case m.BootID != c.BootID || c.BootID == "":
+		return Memory{}, nil
 	}
 	return m, nil
 }
@@ -217,7 +231,13 @@ func (c *Controller) recall() (Memory, error) {
 // remember stores after, if it differs from before. Without the lock, or if another run has stored
 // something in the meantime, the outcome of neither run can be trusted, and Slurm is asked next
 // time. No fault of the other run is lost.
+//
+// A lost memory stays where it is while there is nothing to add: the next run, or another version of nhc-gpu,
+// may be able to read it.
 func (c *Controller) remember(before, after Memory, locked bool) error {
+	if after.Lost != "" && before.Version == 0 && after.Pending == (Pending{}) && len(after.Marks) == 0 {
+		return nil
+	}
 	if now, err := c.recall(); !locked || (err == nil && !reflect.DeepEqual(now, before)) {
 		after.doubt()
 		after.takeOver(now, before)
@@ -225,7 +245,36 @@ func (c *Controller) remember(before, after Memory, locked bool) error {
 	if reflect.DeepEqual(after, before) {
 		return nil
 	}
-	return c.save(after)
+	err := c.save(after)
+	if err != nil && after.Reported != ReportedOK { // the old memory would hide a drain or its cause: a full file system may have room for this
+		_ = c.save(Memory{Lost: printable(err.Error())})
+	}
+	return err
+}
+
+// foresee stores, before a decision is sent, what is true if the run ends in the middle: the drain may still have
+// to be delivered, and Slurm must be asked. An error stops no drain.
+func (c *Controller) foresee(v Verdict, d Decision, m Memory) {
+	if c.Observe || c.Dir == nil {
+		return
+	}
+	if d.Action != Resume {
+		m.keep(v, c.now())
+		m.owe(v.Cause, true)
+	}
+	m.doubt()
+	if c.remember(c.stored, m, c.locked) == nil {
+		c.stored = asRead(m, c.BootID)
+	}
+}
+
+// asRead returns a memory as the next run reads it.
+func asRead(m Memory, boot string) (read Memory) {
+	m.Version, m.BootID = memoryFormat, boot
+	if data, err := json.Marshal(m); err != nil || json.Unmarshal(data, &read) != nil {
+		return m
+	}
+	return read
 }
 
 // takeOver adds the faults that another run has found, or found again, since before. For the same fault it
@@ -282,7 +331,7 @@ func (c *Controller) save(m Memory) error {
 	if c.Observe {
 		sent, err := c.loadSent()
 		if err != nil || sent.BootID != c.BootID {
-			sent = Memory{Version: memoryFormat, BootID: c.BootID}
+			sent = Memory{Version: memoryFormat, BootID: c.BootID, Lost: m.Lost}
 		}
 		sent.Reported, sent.Pending, sent.Next, sent.Observed = ReportedUnknown, Pending{}, time.Time{}, new(m) // all of it may be outdated by then
 		m = sent
@@ -348,7 +397,7 @@ func (c *Controller) loadSent() (m Memory, err error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return Memory{}, fmt.Errorf("read memory: %w", err)
 	}
-	if m.Version != memoryFormat {
+	if m.Version != memoryFormat && (m.BootID == "" || m.BootID == c.BootID) {
 		return Memory{}, fmt.Errorf("read memory: version %d, want %d", m.Version, memoryFormat)
 	}
 	return m, nil

@@ -69,11 +69,14 @@ func TestActWithoutMemory(t *testing.T) {
 	act(t, c, failing, "read", "DRAIN "+ourReason)
 
 	c.Dir = &store{broken: errors.New("no answer")}
-	if o := act(t, c, healthy, "read", "RESUME"); o.Warning == nil {
-		t.Error("no warning")
+	for range 2 {
+		if o := act(t, c, healthy, "read"); o.Warning == nil || !o.Kept || o.Why != "what drained it is unknown: its memory cannot be read: no answer" {
+			t.Errorf("%+v, want the node kept, and a warning", o)
+		}
 	}
-	if o := act(t, c, healthy, "read"); o.Warning == nil {
-		t.Error("no warning")
+	f.state, f.reason = "IDLE", ""
+	if o := act(t, c, healthy, "read"); o.Warning == nil || o.Kept {
+		t.Errorf("%+v, want a warning", o)
 	}
 	f.on = always(timeout, "read")
 	if o := undelivered(t, c, failing, "read"); o.Warning == nil {

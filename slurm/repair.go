@@ -33,7 +33,7 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 	if p.Node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
 		return p, err
 	}
-	p.Node.Foreign = m.isForeign(p.Node.Reason)
+	p.Node.Foreign = p.Node.Foreign || m.isForeign(p.Node.Reason)
 	held := p.Node.State.Class == Drained || p.Node.State.DrainFlag
 	p.Ours = held && p.Node.owner() == ours && isDrill(p.Node.Reason) == drill
 	if c.Settings.Policy.Fails && p.Node.State.Order == failOrder() { // our drains set it
@@ -102,7 +102,7 @@ func AddToReason(ctx context.Context, c *Controller, text string) error {
 		if err != nil {
 			return err
 		}
-		if !strings.Contains(reason, text) {
+		if text != "" && !(text == HeldForRMA && IsHeldForRMA(reason)) {
 			reason += " : " + text
 		}
 		if reason != node.Reason {
@@ -124,11 +124,11 @@ func findReason(ctx context.Context, c *Controller, m *Memory) (node NodeInfo, r
 	if node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
 		return node, "", err
 	}
-	node.Foreign = m.isForeign(node.Reason)
+	node.Foreign = node.Foreign || m.isForeign(node.Reason)
 	if node.State.Class == InService && !node.State.DrainFlag || node.owner() != ours {
 		return node, "", fmt.Errorf("node %s is %s for reason %q: %w", c.Node, node.State.Text, node.signed(), ErrNotOurs)
 	}
-	return node, additions().ReplaceAllString(node.Reason, ""), nil
+	return node, withoutAdditions(node.Reason), nil
 }
 
 // UnansweredError is the error of a request that got no answer: slurmctld can have carried it out.

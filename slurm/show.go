@@ -15,10 +15,13 @@ var freeText = checks.Lazily(` (Reason|Comment|Extra)=`)
 
 var (
 	stateKey = checks.Lazily(` State=(\S+)`)
-	// stamp matches the text that scontrol appends to the first line of a reason; further lines
-	// of a reason come after it.
-	stamp = checks.Lazily(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]`)
+	// stamp matches the text that scontrol appends to the first line of a reason, and what follows: further
+	// lines of the reason, or a key. A person who copies a reason from scontrol sets one with a stamp in it.
+	stamp = checks.Lazily(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]( {8}| [A-Z]\w*=| *$)`)
 )
+
+// lineIndent is how scontrol -o begins a further line of a reason.
+const lineIndent = "        "
 
 // parseShowNode parses one line of scontrol -o show node. The order of keys differs between
 // releases, so they are found by name. The state counts only before any free text, and the reason
@@ -38,7 +41,8 @@ func parseShowNode(out []byte) (NodeInfo, error) {
 	}
 	node := NodeInfo{State: ParseState(state[1])}
 	if reason, ok := strings.CutPrefix(text, " Reason="); ok {
-		if at := stamp().FindStringIndex(reason); at != nil {
+		if at := stamp().FindStringSubmatchIndex(reason); at != nil {
+			node.Foreign = reason[at[2]:at[3]] == lineIndent
 			reason = reason[:at[0]]
 		} else if at := freeText().FindStringIndex(reason); at != nil {
 			reason = reason[:at[0]]
@@ -63,6 +67,8 @@ func parseColumns(out []byte) (NodeInfo, error) {
 		State:  ParseState(strings.ToUpper(strings.TrimSpace(line[:stateColumn]))),
 		Author: strings.TrimSpace(line[stateColumn:][:authorColumn]),
 		Reason: strings.TrimSpace(line[stateColumn+authorColumn:]),
+		// Another partition has the same line.
+		Foreign: hasOtherLine(out, func(further string) bool { return strings.TrimSpace(further) == strings.TrimSpace(line) }),
 	}
 	if node.Author == "Unknown" {
 		node.Author = ""
@@ -70,14 +76,29 @@ func parseColumns(out []byte) (NodeInfo, error) {
 	return node, nil
 }
 
+// hasOtherLine reports whether an answer has a line that is not one of the node: a further line of a reason.
+// Only a person sets such a reason.
+func hasOtherLine(out []byte, isNode func(line string) bool) bool {
+	for line := range strings.Lines(string(out)) {
+		if strings.TrimSpace(line) != "" && !isNode(line) {
+			return true
+		}
+	}
+	return false
+}
+
 // parseSinfo parses the first line of sinfo -o '%t %E'. A node in two partitions has a line for
-// each, and a reason with newlines continues in further lines: both are ignored.
+// each, with the same state.
 func parseSinfo(out []byte) (NodeInfo, error) {
 	word, reason, _ := strings.Cut(strings.TrimSpace(firstLine(out)), " ")
 	if word == "" {
 		return NodeInfo{}, errors.New("parse node: sinfo knows no such node")
 	}
-	return NodeInfo{State: ParseState(word), Reason: strings.TrimSpace(reason)}, nil
+	isNode := func(further string) bool {
+		state, _, _ := strings.Cut(strings.TrimSpace(further), " ")
+		return state == word
+	}
+	return NodeInfo{State: ParseState(word), Reason: strings.TrimSpace(reason), Foreign: hasOtherLine(out, isNode)}, nil
 }
 
 func firstLine(out []byte) string {

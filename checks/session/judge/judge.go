@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -439,7 +438,7 @@ func (j *Judge) RemedyDue() bool {
 		return false
 	}
 	held := j.n.Did != nil && j.n.Did.Owner == event.OwnerNHC && j.n.Did.Error == ""
-	return len(j.remedies.Open()) > 0 || j.remedies.Restore != nil || held && j.fold.Failed() && (len(j.remedies.Holds) == 0 || !strings.Contains(j.n.Did.Reason, slurm.HeldForRMA))
+	return len(j.remedies.Open()) > 0 || j.remedies.Restore != nil || held && j.fold.Failed() && (len(j.remedies.Holds) == 0 || !slurm.IsHeldForRMA(j.n.Did.Reason))
 }
 
 // Rehearse adds the finding of a drill, if one is under way, to the end of the plan: every check has

@@ -219,8 +219,9 @@ func (n *Node) openStateOf(lock string) (busy error) {
 	}
 	holder, doubts, err := n.Pool.OpenState(filepath.Join(StateRoot, n.Name), n.Kind(), lock)
 	if err != nil {
-		n.Warn(fmt.Errorf("%w: this run does not know the earlier ones", err))
+		n.Warn(fmt.Errorf("%w: this run does not know the earlier ones, and resumes no node", err))
 		n.Set.Spare = "" // it is in the same directory
+		n.dir = unusableState{err}
 		return nil
 	}
 	n.dir = nodeState{n.Pool}

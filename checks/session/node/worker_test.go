@@ -295,6 +295,33 @@ func TestOpenState(t *testing.T) {
 	}
 }
 
+// A run whose state directory cannot be used does not know what drained the node: it resumes nothing, and drains.
+func TestUnusableState(t *testing.T) {
+	t.Parallel()
+	need.Root(t, "only root's runs have a stored state")
+	n := sessiontest.New(t, slurm.HealthCheck)
+	n.Name = "test-unusable-" + filepath.Base(filepath.Dir(n.Dir))
+	dir := filepath.Join(node.StateRoot, n.Name)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o775)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.OpenState(""); err != nil || !strings.Contains(n.Err.String(), "mode 0775") {
+		t.Errorf("%v, %q, want a warning", err, n.Err)
+	}
+	n.Write(t, "slurm", "drain NHC: night\n")
+	if n.CarryOut(slurm.Verdict{Healthy: true}); n.Read("scontrol") != "" || !strings.Contains(n.Out.String(), "is not resumed: what drained it is unknown: its memory cannot be read: ") {
+		t.Errorf("sent %q, %q, want the node kept", n.Read("scontrol"), n.Out)
+	}
+	n.Write(t, "slurm", "idle none\n")
+	if n.CarryOut(slurm.Verdict{Message: "bad"}); n.Read("scontrol") != "update State=DRAIN NodeName="+n.Name+" Reason=NHC: bad\n" {
+		t.Errorf("sent %q, want a drain; %s", n.Read("scontrol"), n.Err)
+	}
+	if strings.Count(n.Err.String(), "warning") != 1 {
+		t.Errorf("%q, want one warning", n.Err)
+	}
+}
+
 // A hold that neither the log nor syslog has taken is reported by the next run, also by one without a verdict.
 func TestReportHold(t *testing.T) {
 	t.Parallel()
