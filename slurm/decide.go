@@ -345,8 +345,8 @@ func IsHeldForRMA(reason string) bool {
 // heldCode is the code of a drain for a fault that no remedy has repaired, see remedy.HoldCode.
 const heldCode = "remedy.hold"
 
-// addition matches what nhc-gpu or slurmctld appends to a reason. The texts of slurmctld are from its source
-// (set_node_reason, 22.05 to 26.05).
+// addition matches the texts that nhc-gpu or slurmctld appends to a reason. Those of slurmctld are in its 22.05;
+// any other text counts as a person's, so that the node stays drained.
 const addition = ` : (?:remedy [a-z-]+|` + HeldForRMA + `|reboot (?:requested|issued|complete|timed out)|Not responding|ResumeTimeout reached|Node unexpectedly rebooted` +
 	`|Low (?:CPUs|RealMemory|TmpDisk|socket\*core\*thread count)(?: \([a-z0-9:.%< ]+\))?|gres/[^ ]+ count (?:too low|reported lower than configured)(?: \([0-9< ]+\))?)`
 

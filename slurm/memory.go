@@ -252,7 +252,7 @@ func (c *Controller) remember(before, after Memory, locked bool) error {
 	return err
 }
 
-// foresee stores, before a decision is sent, what is true if the run ends in the middle: the drain may still have
+// foresee stores the memory of a run that ends in the middle, before a decision is sent: the drain may still have
 // to be delivered, and Slurm must be asked. An error stops no drain.
 func (c *Controller) foresee(v Verdict, d Decision, m Memory) {
 	if c.Observe || c.Dir == nil {
