@@ -147,8 +147,8 @@ func partitionsOf(node string, groups []NodeGroup) (names []string) {
 }
 
 // faultKey identifies the fault of a reason of ours, the same on every node: its code, with the check if any
-// check can hang or crash so. Reasons of LBNL NHC's checks have none: there it is the check, since the text can
-// have a name that users choose. For any other reason it is the text without numbers.
+// check can hang or crash so. Reasons of LBNL NHC's checks have none: there it is the text without numbers, or the
+// check alone if users choose names in its text. Otherwise each name would be a fault with a limit of its own.
 func faultKey(reason string) string {
 	code, check := ReasonCode(reason), checkOf(reason)
 	switch {
@@ -156,12 +156,15 @@ func faultKey(reason string) string {
 		return strings.TrimSpace(code + " " + check)
 	case code != "":
 		return checks.FaultOf(code)
-	case check != "":
+	case namesOfUsers().MatchString(check):
 		return check
 	}
 	text := strings.TrimPrefix(withoutAdditions(reason), Prefix)
 	return strings.TrimSpace(withoutNumbers(attributed().ReplaceAllString(text, "")))
 }
+
+// namesOfUsers matches the checks of LBNL NHC whose texts name processes and mount points.
+var namesOfUsers = checks.Lazily(`^check_(?:ps|fs|all_fs)_`)
 
 // exempts reports whether a reason is about a lost device, or about an exempt code or check.
 func (g Guard) exempts(reason string) bool {

@@ -142,6 +142,7 @@ func TestNamesInReasons(t *testing.T) {
 		in(lbnl, "other"):                                                     {"", "check_ps_mem", "check_ps_mem"},
 		"NHC: check_ps_mem:  process " + full:                                 {"", "check_ps_mem", "check_ps_mem"},
 		"NHC: check_ps_mem:  process " + full + " : remedy x":                 {"", "check_ps_mem", "check_ps_mem"},
+		"NHC: check_file_test:  -f /etc/nhc/ok2 returned 1.":                  {"", "check_file_test", "check_file_test:  -f /etc/nhc/ok2 returned #"},
 		in(script, "[nvme.count]"):                                            {"", "", "found [nvme.count]"},
 		in(script, "check_gpu_count"):                                         {"", "", "found check_gpu_count"},
 		"NHC: Script timed out while executing 'check_fs_mount_rw -f /home'.": {"", "check_fs_mount_rw", "check_fs_mount_rw"},
