@@ -163,8 +163,8 @@ func faultKey(reason string) string {
 	return strings.TrimSpace(withoutNumbers(attributed().ReplaceAllString(text, "")))
 }
 
-// namesOfUsers matches the checks of LBNL NHC whose texts name processes and mount points.
-var namesOfUsers = checks.Lazily(`^check_(?:ps|fs|all_fs)_`)
+// namesOfUsers matches the checks of LBNL NHC whose texts name processes, or mount points that nhc.conf does not.
+var namesOfUsers = checks.Lazily(`^check_(?:ps_|all_fs_|fs_(?:free|ifree|inodes|iused|size|used)$)`)
 
 // exempts reports whether a reason is about a lost device, or about an exempt code or check.
 func (g Guard) exempts(reason string) bool {

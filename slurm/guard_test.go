@@ -70,7 +70,7 @@ func TestGuardRules(t *testing.T) {
 			[]string{"main|idle|5|n[01-05]|none", "main|drain|2|n[06-07]|NHC: check_fs_free:  /tmp has only 4% free (6001kB) [job 77]", "main|drain|1|n08|NHC: check_fs_free:  /tmp has only 1% free (7kB) : Not responding", "main|drain|1|n09|" + mounted},
 			Ruling{Hold: true, Fault: "check_fs_free", Partition: "main", Out: 3, Of: 9, Limit: 3},
 		},
-		{"limits of a site", Guard{Percent: 50, Nodes: 1}, mounted, []string{"main|idle|5|n[01-05]|none", "main|drain|4|n[06-09]|" + mounted}, Ruling{Hold: true, Fault: "check_fs_mount", Partition: "main", Out: 4, Of: 9, Limit: 4}},
+		{"limits of a site", Guard{Percent: 50, Nodes: 1}, mounted, []string{"main|idle|5|n[01-05]|none", "main|drain|4|n[06-09]|" + mounted}, Ruling{Hold: true, Fault: "check_fs_mount:  /scratch not mounted", Partition: "main", Out: 4, Of: 9, Limit: 4}},
 	} {
 		groups, err := parseGroups([]byte(strings.Join(test.groups, "\n") + "\n"))
 		if err != nil {

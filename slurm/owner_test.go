@@ -145,7 +145,7 @@ func TestNamesInReasons(t *testing.T) {
 		"NHC: check_file_test:  -f /etc/nhc/ok2 returned 1.":                  {"", "check_file_test", "check_file_test:  -f /etc/nhc/ok2 returned #"},
 		in(script, "[nvme.count]"):                                            {"", "", "found [nvme.count]"},
 		in(script, "check_gpu_count"):                                         {"", "", "found check_gpu_count"},
-		"NHC: Script timed out while executing 'check_fs_mount_rw -f /home'.": {"", "check_fs_mount_rw", "check_fs_mount_rw"},
+		"NHC: Script timed out while executing 'check_fs_mount_rw -f /home'.": {"", "check_fs_mount_rw", "Script timed out while executing 'check_fs_mount_rw -f /home'."},
 	} {
 		if strings.Contains(want[2], "xxx") {
 			want[2] = strings.TrimSpace(withoutNumbers(want[2]))
