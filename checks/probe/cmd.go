@@ -95,6 +95,10 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 		}
 		var err error
 		if *keep.by, *keep.file, err = newCapture(keep.limit, keep.heard); err != nil {
+			if out != nil {
+				_ = stdout.Close()
+				out.stop()
+			}
 			return Exit{Status: notExecutable, Err: err}
 		}
 	}

@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
@@ -71,6 +74,40 @@ func TestRunStdin(t *testing.T) {
 	}
 	if x := NewHost("/").Run(t.Context(), Command{Argv: sh("exit 3"), Stdin: text, Timeout: time.Minute}); x.Status != 3 {
 		t.Errorf("%+v", x)
+	}
+}
+
+// A command that cannot get a pipe for its errors leaves no descriptor of its output open.
+func TestRunWithoutDescriptors(t *testing.T) {
+	h := NewHost("/")
+	c := Command{Argv: sh("echo"), Output: 10, Errors: 10, Timeout: time.Minute}
+	if x := h.Run(t.Context(), c); x.Status != 0 {
+		t.Fatalf("%+v", x)
+	}
+	free := func() int {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		return int(f.Fd())
+	}
+	first := free()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = uint64(first) + 3 // one pipe
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	x := h.Run(t.Context(), c)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(x.Err, unix.EMFILE) || free() != first {
+		t.Errorf("%+v; first free descriptor %d, want %d", x, free(), first)
 	}
 }
 

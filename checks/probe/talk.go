@@ -43,6 +43,7 @@ func StartTalk(ctx context.Context, h *Host, c Command) (*Talk, error) {
 	switch {
 	case !ok:
 		h.blocked.Store(true)
+		close(t.p.reap)
 		err = fmt.Errorf("start %s: %w", c.Argv[0], ctx.Err())
 	case err == nil:
 		return t, nil

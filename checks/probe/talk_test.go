@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,6 +63,29 @@ func TestTalkEnds(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			t.Fatalf("its child is left: %s", state)
+		}
+	}
+}
+
+// A command whose start was abandoned is killed and reaped if it starts after all.
+func TestTalkStartsLate(t *testing.T) {
+	h := NewHost("/")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	syscall.ForkLock.RLock() // no process starts
+	talk, err := StartTalk(ctx, h, Command{Argv: []string{"sleep", "inf"}, Grace: time.Millisecond})
+	syscall.ForkLock.RUnlock()
+	if talk != nil || !errors.Is(err, context.Canceled) || !h.Blocked() {
+		t.Fatalf("%v, %v", talk, err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		if !strings.Contains(string(stacks), "probe.(*Host).start.") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the command is not reaped:\n%s", stacks)
 		}
 	}
 }
