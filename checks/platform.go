@@ -38,7 +38,6 @@ type Platform struct {
 
 	NetworkPorts     int    `toml:"network_ports"`      // ports of a complete node, see PortsMissing; the planes of a port count as one
 	NetworkRate      int    `toml:"network_rate"`       // minimum rate of such a port, the sum of its planes, Gb/s
-	NetworkPlanes    int    `toml:"network_planes"`     // planes of such a port if the HCA shows each plane as a port; an HCA can show one
 	NetworkGPUs      int    `toml:"network_gpus"`       // most GPUs that share a port on a complete node, see FullNetwork
 	NetworkPCIeGen   int    `toml:"network_pcie_gen"`   // minimum generation of HCA and slot
 	NetworkPCIeWidth int    `toml:"network_pcie_width"` // minimum number of lanes

@@ -39,7 +39,6 @@ const (
 
 	FigureNetworkPorts     = "network_ports"      // compute network ports of a complete node; the planes of a port count as one
 	FigureNetworkRate      = "network_rate"       // minimum rate of such a port, the sum of its planes, Gb/s
-	FigureNetworkPlanes    = "network_planes"     // planes of such a port if its HCA shows each plane as a port
 	FigureNetworkGPUs      = "network_gpus"       // most GPUs that share such a port on a complete node
 	FigureNetworkPCIeGen   = "network_pcie_gen"   // minimum PCIe generation of such a port's HCA and slot
 	FigureNetworkPCIeWidth = "network_pcie_width" // minimum number of its PCIe lanes
@@ -83,7 +82,6 @@ var FigureKinds = map[string]FigureKind{
 
 	FigureNetworkPorts:     {Most: 256, What: "ports of the compute network", Judged: true},
 	FigureNetworkRate:      {Most: 10000, Unit: "Gb/s", What: "minimum rate of such a port, the sum of its planes", Judged: true},
-	FigureNetworkPlanes:    {Most: 16, What: "planes of such a port if each plane is shown as a port", Judged: true},
 	FigureNetworkGPUs:      {Most: 64, What: "most GPUs that share such a port on a complete node", Judged: true},
 	FigureNetworkPCIeGen:   {Most: 9, What: "PCIe generation of such a port's HCA and slot", Judged: true},
 	FigureNetworkPCIeWidth: {Most: 32, Only: pcieWidths, What: "PCIe lanes of such a port's HCA", Judged: true},
@@ -98,6 +96,7 @@ var FigureKinds = map[string]FigureKind{
 	"host_bandwidth":      {Most: 10000, Unit: "GB/s", What: "minimum rate of copies from and to the host"},
 	"p2p_bandwidth":       {Most: 10000, Unit: "GB/s", What: "rate of copies between two GPUs"},
 	"allreduce_bandwidth": {Most: 10000, Unit: "GB/s", What: "bus bandwidth of NCCL's all-reduce on one node"},
+	"network_planes":      {Most: 16, What: "planes of such a port if each plane is shown as a port"},
 	"network_bandwidth":   {Most: 10000, Unit: "Gb/s", What: "minimum ib_write_bw of such a port"},
 	"max_power":           {Most: 5000, Unit: "W", What: "maximum power limit"},
 	"target_power":        {Most: 5000, Unit: "W", What: "target of DCGM's targeted power"},

@@ -25,7 +25,7 @@ func TestShippedPlatforms(t *testing.T) {
 		}
 		// Checks use these figures only together.
 		for key, needs := range map[string]string{
-			FigureGPUNetwork: FigureNetworkGPUs, FigureNetworkGPUs: FigureNetworkPorts, FigureNetworkPlanes: FigureNetworkRate,
+			FigureGPUNetwork: FigureNetworkGPUs, FigureNetworkGPUs: FigureNetworkPorts,
 			FigureNetworkPCIeGen: FigureNetworkRate, FigureNetworkPCIeWidth: FigureNetworkRate, FigureNetworkTreeGen: FigureNetworkRate,
 			FigureNVSwitchGPUs: FigureNVLinks, FigureNVLinkGPUs: FigureNVLinks, FigureNVLinkBandwidth: FigureNVLinks,
 		} {

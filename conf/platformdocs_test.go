@@ -30,7 +30,6 @@ var figureChecks = map[string][2]string{
 	FigureBF16:             {"check_gpu_gemm, check_gpu_soak", "warns: BF16 by cuBLASLt, n 8192, below 80 % of it (70 % in a soak)"},
 	FigureNetworkPorts:     {"check_ib_ports", "warns"},
 	FigureNetworkRate:      {"check_ib_ports", "warns"},
-	FigureNetworkPlanes:    {"check_ib_ports", "warns"},
 	FigureNetworkGPUs:      {"check_hw_topology", "warns"},
 	FigureNetworkPCIeGen:   {"check_ib_pcie", "warns"},
 	FigureNetworkPCIeWidth: {"check_ib_pcie", "warns"},

@@ -179,7 +179,7 @@ func otherNodes() (list []checktest.Scenario) {
 	for _, d := range []string{"mlx5_8", "mlx5_9"} {
 		storage.HalfRate(d).Set(d, "board_id", "MT_0000000892")
 	}
-	cx8 := &checks.Platform{Name: "HGX B300", NetworkPorts: 8, NetworkRate: 800, NetworkPlanes: 4}
+	cx8 := &checks.Platform{Name: "HGX B300", NetworkPorts: 8, NetworkRate: 800}
 	plane := fakesys.CX8().Set("mlx5_3", "ports/6/state", "1: DOWN").Set("mlx5_3", "ports/6/phys_state", "2: Polling")
 	slow := fakesys.CX8().Set("mlx5_3", "ports/9/rate", "100 Gb/sec (1X NDR)")
 	of6 := checktest.PortFinding(ibPortsName, "mlx5_3", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "plane 2: link down")

@@ -29,19 +29,15 @@ const most = 10
 // it uses an identifier that is declared there.
 func TestCycles(t *testing.T) {
 	t.Parallel()
-	packages, err := listPackages()
+	packages, err := checkPackages()
 	if err != nil {
 		t.Fatal(err)
 	}
 	looked := 0
-	for name := range packages {
-		name, ours := strings.CutPrefix(name, module+"/")
-		if !ours {
-			continue
-		}
+	for name, p := range packages {
 		looked++
 		t.Run(name, func(t *testing.T) {
-			cycle := largestCycle(references(t, name))
+			cycle := largestCycle(p.references())
 			t.Logf("%d files: %s", len(cycle), strings.Join(cycle, " "))
 			if len(cycle) > most {
 				t.Errorf("%d files of %s refer to each other in a cycle, want at most %d: move what is misplaced", len(cycle), name, most)
@@ -79,44 +75,60 @@ var listPackages = sync.OnceValues(func() (map[string]*listed, error) {
 	}
 })
 
-// references returns the files of a package, each with those that it refers to.
-func references(t *testing.T, name string) map[string]map[string]bool {
-	t.Helper()
+// checked is a package with the types of its identifiers.
+type checked struct {
+	files []*ast.File
+	set   *token.FileSet
+	pkg   *types.Package
+	info  *types.Info
+}
+
+// checkPackages returns the types of this project's packages, without their tests.
+var checkPackages = sync.OnceValues(func() (map[string]*checked, error) {
 	packages, err := listPackages()
 	if err != nil {
-		t.Fatal(err)
-	}
-	p := packages[module+"/"+name]
-	if p == nil {
-		t.Fatalf("go list does not list %s", name)
-	}
-	set := token.NewFileSet()
-	var files []*ast.File
-	refs := map[string]map[string]bool{}
-	for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
-		file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, file)
-		refs[name] = map[string]bool{}
+		return nil, err
 	}
 	read := func(path string) (io.ReadCloser, error) {
-		if q := packages[path]; q != nil {
-			return os.Open(q.Export)
+		if p := packages[path]; p != nil {
+			return os.Open(p.Export)
 		}
 		return nil, errors.New(path + " is not listed")
 	}
-	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: importer.ForCompiler(set, "gc", read), FakeImportC: true}
-	if _, err := config.Check(p.ImportPath, set, files, info); err != nil {
-		t.Fatal(err)
-	}
-	for id, obj := range info.Uses {
-		if obj.Pkg() == nil || obj.Pkg().Path() != p.ImportPath {
+	all := map[string]*checked{}
+	for name, p := range packages {
+		name, ours := strings.CutPrefix(name, module+"/")
+		if !ours {
 			continue
 		}
-		from, to := filepath.Base(set.Position(id.Pos()).Filename), filepath.Base(set.Position(obj.Pos()).Filename)
+		c := &checked{set: token.NewFileSet(), info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}}
+		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
+			file, err := parser.ParseFile(c.set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			c.files = append(c.files, file)
+		}
+		config := types.Config{Importer: importer.ForCompiler(c.set, "gc", read), FakeImportC: true}
+		if c.pkg, err = config.Check(p.ImportPath, c.set, c.files, c.info); err != nil {
+			return nil, err
+		}
+		all[name] = c
+	}
+	return all, nil
+})
+
+// references returns the files of a package, each with those that it refers to.
+func (c *checked) references() map[string]map[string]bool {
+	refs := map[string]map[string]bool{}
+	for _, file := range c.files {
+		refs[filepath.Base(c.set.Position(file.Pos()).Filename)] = map[string]bool{}
+	}
+	for id, obj := range c.info.Uses {
+		if obj.Pkg() != c.pkg {
+			continue
+		}
+		from, to := filepath.Base(c.set.Position(id.Pos()).Filename), filepath.Base(c.set.Position(obj.Pos()).Filename)
 		if _, ours := refs[to]; ours && from != to {
 			refs[from][to] = true
 		}

@@ -41,7 +41,7 @@ func PlatformFigures(p *conf.Platform) *checks.Platform {
 		NVSwitchGPUs: p.Value(conf.FigureNVSwitchGPUs), NVLinkDomain: p.Value(conf.FigureNVLinkDomain),
 
 		NetworkPorts: p.Value(conf.FigureNetworkPorts), NetworkRate: p.Value(conf.FigureNetworkRate),
-		NetworkPlanes: p.Value(conf.FigureNetworkPlanes), NetworkGPUs: p.Value(conf.FigureNetworkGPUs),
+		NetworkGPUs:    p.Value(conf.FigureNetworkGPUs),
 		NetworkPCIeGen: p.Value(conf.FigureNetworkPCIeGen), NetworkPCIeWidth: p.Value(conf.FigureNetworkPCIeWidth),
 		NetworkTreeGen: p.Value(conf.FigureNetworkTreeGen),
 		GPUNetwork:     p.Word(conf.FigureGPUNetwork),
