@@ -15,6 +15,24 @@ const (
 	SqueueErrors = 4 << 10
 )
 
+// JobEnded reports whether a state of Slurm is that of a job that has ended.
+func JobEnded(state string) bool {
+	switch state {
+	case "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT":
+		return true
+	}
+	return false
+}
+
+// JobWaits reports whether a state of Slurm is that of a job that waits for its nodes.
+func JobWaits(state string) bool {
+	switch state {
+	case "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT":
+		return true
+	}
+	return false
+}
+
 // SlurmError returns the last error message of Slurm, "" if there is none. A slurmctld that
 // does not answer is not a fault of this node. A squeue that fails without a message has no
 // jobs to list, as in LBNL NHC.

@@ -22,13 +22,11 @@ type FleetNode struct {
 
 // FleetArgv is the command whose output [ParseFleet] reads: one line for each node and partition,
 // hidden ones, too. The reason is last, because it may contain anything.
-var FleetArgv = []string{"sinfo", "-a", "-h", "-N", "-o", "%N|%t|%H|%u|%E"}
+func (s Settings) FleetArgv() ([]string, error) {
+	return s.sinfoOf("-a", "-h", "-N", "-o", "%N|%t|%H|%u|%E")
+}
 
-// FleetEnviron returns the environment of the commands of this file. The variables of a user's shell
-// must not change what they print (SLURM_TIME_FORMAT, SINFO_STATE and SINFO_PARTITION would).
-func FleetEnviron(env func(string) string) []string { return SettingsFrom(env).environ() }
-
-// ParseFleet parses the output of [FleetArgv]. A node of several partitions counts once.
+// ParseFleet parses the output of [Settings.FleetArgv]. A node of several partitions counts once.
 func ParseFleet(out []byte) (nodes []FleetNode, err error) {
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(out)) {
@@ -77,14 +75,14 @@ type FleetEvent struct {
 }
 
 // EventArgv returns the command whose output [ParseEvents] reads: the events since a time.
-func EventArgv(since time.Time) []string {
-	return []string{"sacctmgr", "-nP", "show", "event", "start=" + since.Format(slurmClock), "format=nodename,start,end,state,user,reason"}
+func (s Settings) EventArgv(since time.Time) []string {
+	return []string{s.command("sacctmgr"), "-nP", "show", "event", "start=" + since.Format(slurmClock), "format=nodename,start,end,state,user,reason"}
 }
 
 // slurmClock is how Slurm prints and reads times, in local time.
 const slurmClock = "2006-01-02T15:04:05"
 
-// ParseEvents parses the output of [EventArgv], the oldest first. A change of the reason closes a row
+// ParseEvents parses the output of [Settings.EventArgv], the oldest first. A change of the reason closes a row
 // and opens another, at the same time: such rows of one code are one event. A row without a node is
 // about the cluster.
 func ParseEvents(out []byte) (list []FleetEvent, err error) {

@@ -80,7 +80,7 @@ func TestParseEvents(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if argv := EventArgv(at("01:02:03")); argv[4] != "start=2026-11-22T01:02:03" {
+	if argv := (Settings{}).EventArgv(at("01:02:03")); argv[4] != "start=2026-11-22T01:02:03" {
 		t.Errorf("%q", argv)
 	}
 }

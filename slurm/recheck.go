@@ -144,6 +144,9 @@ var refusals = checks.Lazily(`(?i)access[^.]{0,20}denied|error: [^:]*permission 
 // NoSuchNode reports whether an error means that Slurm does not know the node.
 func NoSuchNode(err error) bool { return err != nil && unknownNode().MatchString(err.Error()) }
 
+// NoSuchJob reports whether an error means that Slurm does not know the job.
+func NoSuchJob(err error) bool { return err != nil && strings.Contains(err.Error(), "Invalid job id") }
+
 var unknownNode = checks.Lazily(`(?i)` + noSuchNode)
 
 // refuse records a refusal, and returns whether it was already reported.

@@ -83,13 +83,26 @@ const (
 	reasonColumn = 2 * MaxReason
 )
 
-// sinfo returns the sinfo that nhc-gpu asks by itself. If the site names its scontrol by a path, sinfo
-// is expected in the same directory.
-func (s Settings) sinfo() string {
+// command returns a command of Slurm that nhc-gpu runs by itself. If the site names its scontrol by a
+// path, the others are expected in the same directory.
+func (s Settings) command(name string) string {
 	if words, err := argv([]string{s.Scontrol}); err == nil && len(words) > 0 && filepath.IsAbs(words[0]) {
-		return filepath.Join(filepath.Dir(words[0]), "sinfo")
+		return filepath.Join(filepath.Dir(words[0]), name)
 	}
-	return "sinfo"
+	return name
+}
+
+// sinfo returns the sinfo that asks for one node: one that the site names can be a wrapper for the health check.
+func (s Settings) sinfo() string { return s.command("sinfo") }
+
+// sinfoOf returns the sinfo command for all nodes, with the sinfo that the site names.
+func (s Settings) sinfoOf(rest ...string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Sinfo, s.sinfo())}, rest...)
+}
+
+// scontrol returns the command of scontrol with arguments.
+func (s Settings) scontrol(rest ...string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, rest...)
 }
 
 // nodeArgv returns the sinfo command for one node.
@@ -101,7 +114,7 @@ func (s Settings) nodeArgv(node string) ([]string, error) {
 // groupsArgv returns the command whose output parseGroups reads: all nodes in one request, a line for
 // each partition, state and reason. The reason is last, because it may contain anything.
 func (s Settings) groupsArgv(string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Sinfo, s.sinfo())}, "-h", "-a", "-o", "%R|%t|%D|%N|%E")
+	return s.sinfoOf("-h", "-a", "-o", "%R|%t|%D|%N|%E")
 }
 
 // nodeCommentArgv returns the sinfo command for the comment of one node.
@@ -110,7 +123,7 @@ func (s Settings) nodeCommentArgv(node string) ([]string, error) {
 }
 
 func (s Settings) setNodeCommentArgv(node, text string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "NodeName="+node, "Comment="+text)
+	return s.scontrol("update", "NodeName="+node, "Comment="+text)
 }
 
 func (s Settings) sinfoArgv(node string) ([]string, error) {
@@ -118,19 +131,19 @@ func (s Settings) sinfoArgv(node string) ([]string, error) {
 }
 
 func (s Settings) showArgv(node string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "show", "node", node)
+	return s.scontrol("-o", "show", "node", node)
 }
 
 func (s Settings) configArgv() ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "show", "config")
+	return s.scontrol("show", "config")
 }
 
 func (s Settings) jobArgv(job string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "show", "job", job)
+	return s.scontrol("show", "job", job)
 }
 
 func (s Settings) commentArgv(job, text string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "JobId="+job, "AdminComment="+text)
+	return s.scontrol("update", "JobId="+job, "AdminComment="+text)
 }
 
 // updateArgv returns the command for a decision. The reason is one argument, whatever it

@@ -34,14 +34,14 @@ type Partition struct {
 // SweepNodesArgv is the command whose output [ParseSweepNodes] reads: one line for each node and
 // partition, hidden ones, too; an asterisk marks the default partition. The reason is last, because it may
 // contain anything.
-func (s Settings) SweepNodesArgv() []string {
-	return []string{cmp.Or(s.Sinfo, s.sinfo()), "-a", "-h", "-N", "-o", "%N|%t|%P,%a,%l,%s|%f|%E"}
+func (s Settings) SweepNodesArgv() ([]string, error) {
+	return s.sinfoOf("-a", "-h", "-N", "-o", "%N|%t|%P,%a,%l,%s|%f|%E")
 }
 
 // PartitionsArgv is the command that prints the names of the partitions that its user can use, of those that
 // are not hidden.
-func (s Settings) PartitionsArgv() []string {
-	return []string{cmp.Or(s.Sinfo, s.sinfo()), "-h", "-o", "%R"}
+func (s Settings) PartitionsArgv() ([]string, error) {
+	return s.sinfoOf("-h", "-o", "%R")
 }
 
 // partitionOf parses the column about a partition: NAME*,up,1-00:00:00,1-infinite, and returns whether it
@@ -239,7 +239,7 @@ func (n SweepNode) IsIdle() bool {
 
 // TopologyArgv is the command whose output [ParseTopology] reads.
 func (s Settings) TopologyArgv() ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "show", "topology")
+	return s.scontrol("show", "topology")
 }
 
 var topologyKey = checks.Lazily(`(\w+)=(\S+)`)
@@ -267,15 +267,7 @@ func ParseTopology(out []byte) map[string]string {
 
 // RunningArgv is the command whose output [ParseRunning] reads: all jobs that are on nodes.
 func (s Settings) RunningArgv() []string {
-	return []string{s.sibling("squeue"), "-a", "-h", "-t", "R,S,CF,CG,SI,SO", "-o", "%A|%N"}
-}
-
-// sibling returns a command of Slurm beside sinfo.
-func (s Settings) sibling(name string) string {
-	if dir, ok := strings.CutSuffix(s.sinfo(), "/sinfo"); ok {
-		return dir + "/" + name
-	}
-	return name
+	return []string{s.command("squeue"), "-a", "-h", "-t", "R,S,CF,CG,SI,SO", "-o", "%A|%N"}
 }
 
 // ParseRunning returns the nodes that have a job other than own.
@@ -299,18 +291,18 @@ const ReservationPrefix = "nhc-gpu-sweep-"
 // ReserveArgv is the command that makes the reservation of a maintenance. It ends by itself after the
 // duration, which is rounded up to minutes.
 func (s Settings) ReserveArgv(name, user string, nodes []string, d time.Duration) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "create", "reservation", "ReservationName="+name, "StartTime=now",
+	return s.scontrol("create", "reservation", "ReservationName="+name, "StartTime=now",
 		fmt.Sprintf("Duration=%d", minutes(d)), "Users="+user, "Flags=MAINT,IGNORE_JOBS", "Nodes="+FoldHostlist(nodes))
 }
 
 // UnreserveArgv is the command that deletes it.
 func (s Settings) UnreserveArgv(name string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "delete", "ReservationName="+name)
+	return s.scontrol("delete", "ReservationName="+name)
 }
 
 // ReservationsArgv is the command whose output [ParseReservations] reads.
 func (s Settings) ReservationsArgv() ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "show", "reservation")
+	return s.scontrol("-o", "show", "reservation")
 }
 
 // ParseReservations returns the nodes of each reservation.
@@ -350,7 +342,7 @@ type Allocation struct {
 // number of the job, see [ParseAllocated].
 func (s Settings) AllocateArgv(a Allocation) []string {
 	list := []string{
-		s.sibling("salloc"), "--no-shell", "--no-bell", "--no-kill", "--exclusive", "--mem=0", "--job-name=" + a.Name,
+		s.command("salloc"), "--no-shell", "--no-bell", "--no-kill", "--exclusive", "--mem=0", "--job-name=" + a.Name,
 		fmt.Sprintf("--time=%d", minutes(a.Time)), "--chdir=/",
 	}
 	switch n := strconv.Itoa(len(a.Nodes)); {
@@ -388,16 +380,16 @@ func ParseAllocated(errs []byte) (job string, granted bool) {
 
 // NamedArgv is the command that prints the numbers of this user's jobs with a name, waiting ones, too.
 func (s Settings) NamedArgv(name string) []string {
-	return []string{s.sibling("squeue"), "-a", "-h", "--me", "--name=" + name, "-o", "%A"}
+	return []string{s.command("squeue"), "-a", "-h", "--me", "--name=" + name, "-o", "%A"}
 }
 
 // CancelArgv is the command that ends a job: each process gets SIGCONT, SIGTERM and, KillWait later,
 // SIGKILL.
-func (s Settings) CancelArgv(job string) []string { return []string{s.sibling("scancel"), job} }
+func (s Settings) CancelArgv(job string) []string { return []string{s.command("scancel"), job} }
 
 // JobArgv is the command whose output [ParseSweepJob] reads.
 func (s Settings) JobArgv(job string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "-d", "show", "job", job)
+	return s.scontrol("-o", "-d", "show", "job", job)
 }
 
 // SweepJob is the job of a sweep.
@@ -420,6 +412,9 @@ var (
 	jobAlone    = checks.Lazily(` Exclusive=(\S+)`)
 	gresGPUs    = checks.Lazily(`(?:^|,)gpu(?::[^:,()]+)?:(\d+)\(`)
 )
+
+// Ended reports whether the job has ended.
+func (j SweepJob) Ended() bool { return checks.JobEnded(j.State) }
 
 // ParseSweepJob parses scontrol's line about a job.
 func ParseSweepJob(out []byte) (j SweepJob, err error) {
@@ -468,7 +463,7 @@ const MostStepNodes = 64
 func (s Settings) StepArgv(job string, nodes []string, gpus StepGPUs, program ...string) []string {
 	n := strconv.Itoa(len(nodes))
 	list := []string{
-		s.sibling("srun"), "--jobid=" + job, "--nodes=" + n, "--ntasks=" + n, "--ntasks-per-node=1", "--nodelist=" + FoldHostlist(nodes),
+		s.command("srun"), "--jobid=" + job, "--nodes=" + n, "--ntasks=" + n, "--ntasks-per-node=1", "--nodelist=" + FoldHostlist(nodes),
 		"--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--mpi=none", "--cpu-bind=none", "--overlap", "--mem=0", "--chdir=/", "--propagate=NONE",
 	}
 	if len(nodes) > 1 {
@@ -547,12 +542,12 @@ func ParseTaskEnds(errs []byte) map[string]TaskEnd {
 // RestoreArgv is the command that drains a node again with the text of its reason before a
 // maintenance, and [Settings.PutIntoServiceArgv] the one that ends the drain.
 func (s Settings) RestoreArgv(node, reason string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "NodeName="+node, "State=DRAIN", "Reason="+cmp.Or(reason, "drained before a sweep of nhc-gpu"))
+	return s.scontrol("update", "NodeName="+node, "State=DRAIN", "Reason="+cmp.Or(reason, "drained before a sweep of nhc-gpu"))
 }
 
 // PutIntoServiceArgv is the command that ends the drain of a node.
 func (s Settings) PutIntoServiceArgv(node string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "NodeName="+node, "State=RESUME")
+	return s.scontrol("update", "NodeName="+node, "State=RESUME")
 }
 
 // SweepVerdict is the verdict that drains a suspect of a sweep: "sweep slow TCP eth0 [sweep.tcp.slow]". It
@@ -562,8 +557,8 @@ func SweepVerdict(text string) Verdict {
 	return Verdict{Message: word + strings.TrimPrefix(text, word), Part: true}
 }
 
-// Environ returns the environment of the commands of a sweep, and of its ranks: nothing of a user's
-// shell changes what Slurm does, or how NCCL tests.
+// Environ returns the environment of Slurm's commands, and of the ranks of a sweep: nothing of a user's
+// shell changes what Slurm does or prints (SLURM_TIME_FORMAT, SINFO_STATE and SINFO_PARTITION would), or how NCCL tests.
 func (s Settings) Environ() []string { return s.environ() }
 
 // ConfigArgv is the command whose output [ParseConfig] reads.

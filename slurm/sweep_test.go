@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -228,12 +229,28 @@ func TestSweepAnswers(t *testing.T) {
 	if _, err := ParseSweepJob([]byte("slurm_load_jobs error: Invalid job id specified\n")); err == nil {
 		t.Error("an error message is a job")
 	}
+	for state, want := range map[string]bool{"RUNNING": false, "PENDING": false, "COMPLETING": false, "SUSPENDED": false, "TIMEOUT": true, "BOOT_FAIL": true, "REVOKED": true} {
+		if j := (SweepJob{State: state}); j.Ended() != want {
+			t.Errorf("%s: ended %v", state, j.Ended())
+		}
+	}
+	if NoSuchJob(nil) || NoSuchJob(errors.New("scancel: error: Unable to contact slurm controller")) || !NoSuchJob(errors.New("scancel: error: Kill job error on job id 5: Invalid job id specified")) {
+		t.Error("NoSuchJob")
+	}
 }
 
 func TestSweepArgv(t *testing.T) {
 	t.Parallel()
 	s := Settings{Scontrol: "/opt/slurm/bin/scontrol"}
 	reserve, err := s.ReserveArgv("nhc-gpu-sweep-1", "root", []string{"gpu01", "gpu02"}, 61*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fleet, err := s.FleetArgv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := Settings{Sinfo: "env X=y sinfo"}.SweepNodesArgv()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,6 +268,10 @@ func TestSweepArgv(t *testing.T) {
 		{s.StepArgv("7", []string{"gpu01"}, StepGPUs{Each: 8}, "true")[14:], "--propagate=NONE --gres=gpu:8 true"},
 		{s.StepArgv("7", []string{"gpu01"}, StepGPUs{Each: 8, PerTask: true, Others: []string{"gpu03", "gpu04"}}, "true")[14:], "--propagate=NONE --gpus-per-task=8 --exclude=gpu[03-04] true"},
 		{s.CancelArgv("7"), "/opt/slurm/bin/scancel 7"},
+		{s.JobNodesArgv("7"), "/opt/slurm/bin/squeue -h -j 7 -o %A|%u|%N"},
+		{s.EventArgv(time.Time{})[:2], "/opt/slurm/bin/sacctmgr -nP"},
+		{fleet, "/opt/slurm/bin/sinfo -a -h -N -o %N|%t|%H|%u|%E"},
+		{nodes, "env X=y sinfo -a -h -N -o %N|%t|%P,%a,%l,%s|%f|%E"},
 	} {
 		if got := strings.Join(tt.got, " "); got != tt.want {
 			t.Errorf("%s\nwant %s", got, tt.want)

@@ -75,8 +75,8 @@ func (r *leftRun) askSlurm(ctx context.Context) (others bool, err error) {
 		switch {
 		case slices.Contains(r.ended, j.id):
 		case j.id != r.job.ID && j.id != r.job.Het:
-			others = others || !j.ended()
-		case !j.ended() && j.state != "COMPLETING":
+			others = others || !j.absent()
+		case !j.absent() && j.state != "COMPLETING":
 			return others, fmt.Errorf("job %s is %s in Slurm", j.id, strings.ToLower(j.state))
 		}
 	}
@@ -88,11 +88,8 @@ type slurmJob struct {
 	id, state string
 }
 
-// endedStates are the states of jobs without a process on their nodes.
-var endedStates = []string{"PENDING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
-	"OUT_OF_MEMORY", "REVOKED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
-
-func (j slurmJob) ended() bool { return slices.Contains(endedStates, j.state) }
+// absent reports whether the job has no process on its nodes.
+func (j slurmJob) absent() bool { return checks.JobEnded(j.state) || checks.JobWaits(j.state) }
 
 // userJobsTime is the timeout of the query.
 const userJobsTime = 5 * time.Second

@@ -85,7 +85,8 @@ func printable(text string) string {
 }
 
 func (m *manager) nodes(ctx context.Context) ([]slurm.SweepNode, error) {
-	out, err := m.ask(ctx, "list the nodes", m.settings.SweepNodesArgv(), nil)
+	argv, err := m.settings.SweepNodesArgv()
+	out, err := m.ask(ctx, "list the nodes", argv, err)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,8 @@ func (m *manager) nodes(ctx context.Context) ([]slurm.SweepNode, error) {
 
 // usable removes the partitions that this user cannot use.
 func (m *manager) usable(ctx context.Context, nodes []slurm.SweepNode) error {
-	out, err := m.ask(ctx, "list the partitions", m.settings.PartitionsArgv(), nil)
+	argv, err := m.settings.PartitionsArgv()
+	out, err := m.ask(ctx, "list the partitions", argv, err)
 	if err != nil {
 		return err
 	}
@@ -359,7 +361,7 @@ func (m *manager) insist(step func() error) (err error) {
 func (m *manager) cancel(job string) error {
 	return m.insist(func() error {
 		_, err := m.ask(context.Background(), "cancel job "+job, m.settings.CancelArgv(job), nil)
-		if err != nil && strings.Contains(err.Error(), "Invalid job id") {
+		if slurm.NoSuchJob(err) {
 			return nil
 		}
 		return err
@@ -382,30 +384,27 @@ func (m *manager) cancelOwn(job, name string) error {
 	}
 	j, err := m.job(context.Background(), job)
 	switch {
-	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
+	case slurm.NoSuchJob(err):
 		return nil
 	case err != nil:
 		return err
-	case j.Name != name || slices.Contains(ended, j.State):
+	case j.Name != name || j.Ended():
 		return nil
 	}
 	return m.cancel(job)
 }
 
-// ended are the states of a job that has ended.
-var ended = []string{"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
-
 // gone returns why a job does not run any more, "" if it does.
 func (m *manager) gone(ctx context.Context, job string) string {
 	j, err := m.job(ctx, job)
 	switch {
-	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
+	case slurm.NoSuchJob(err):
 		return "the job is gone"
 	case err != nil:
 		return ""
 	case j.Preempted:
 		return "Slurm preempts job " + job
-	case slices.Contains(ended, j.State), j.State == "COMPLETING":
+	case j.Ended(), j.State == "COMPLETING":
 		return fmt.Sprintf("job %s is %s", job, strings.ToLower(cmp.Or(j.State, "gone")))
 	}
 	return ""

@@ -25,20 +25,24 @@ import (
 const slurmAnswers = 30 * time.Second
 
 // runSlurm runs a command of Slurm and returns what it prints.
-func runSlurm(argv []string, words []string) ([]byte, error) {
+func runSlurm(argv func(slurm.Settings) ([]string, error), words []string) ([]byte, error) {
 	r, err := report.Start(&options.Options{Words: words})
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	return runTool(r, argv)
+	list, err := argv(slurm.SettingsFrom(r.Set.Get))
+	if err != nil {
+		return nil, err
+	}
+	return runTool(r, list)
 }
 
 // runTool runs a command of Slurm with the variables that keep its output as we parse it.
 func runTool(r *health.Run, argv []string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(r.Ctx, slurmAnswers)
 	defer cancel()
-	out, err := r.Pool.Exec(ctx, argv, slurm.FleetEnviron(r.Set.Get), nil)
+	out, err := r.Pool.Exec(ctx, argv, slurm.SettingsFrom(r.Set.Get).Environ(), nil)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("run %s: %w", argv[0], err)
@@ -98,7 +102,7 @@ func groupFleet(nodes []slurm.FleetNode) (groups []*fleetGroup) {
 
 // fleetStatus prints which nodes are out of service, and why.
 func fleetStatus(words []string, asJSON bool) error {
-	out, err := runSlurm(slurm.FleetArgv, words)
+	out, err := runSlurm(slurm.Settings.FleetArgv, words)
 	if err != nil {
 		return err
 	}
@@ -168,7 +172,7 @@ func fleetHistory(words []string, from time.Time, codes []string, asJSON bool) e
 	if from.IsZero() {
 		from = time.Now().AddDate(0, 0, -30)
 	}
-	out, err := runSlurm(slurm.EventArgv(from), words)
+	out, err := runSlurm(func(s slurm.Settings) ([]string, error) { return s.EventArgv(from), nil }, words)
 	if err != nil {
 		return fmt.Errorf("%w; the history of the fleet needs Slurm's accounting (slurmdbd)", err)
 	}

@@ -52,7 +52,7 @@ func compareNodes(o *jobOptions, words []string) error {
 	if err != nil {
 		return err
 	}
-	nodes, failed := gather(r, names, func(node string) []string { return nodeArgv(o, id, node, user) })
+	nodes, failed := gather(r, names, func(node string) []string { return nodeArgv(slurm.SettingsFrom(r.Set.Get), o, id, node, user) })
 	for _, node := range slices.Sorted(maps.Keys(failed)) {
 		fmt.Fprintf(console.Alerts, "nhc-gpu: node %s: %v\n", node, failed[node])
 	}
@@ -76,51 +76,25 @@ func compareNodes(o *jobOptions, words []string) error {
 	return nil
 }
 
-var (
-	nodeName = checks.Lazily(`^[a-zA-Z0-9_.-]{1,255}$`)
-	userName = checks.Lazily(`^[a-zA-Z0-9_][a-zA-Z0-9_.@-]{0,63}$`)
-)
-
-// queued is the format of squeue that runsOn reads: job, user, nodes.
-const queued = "%A|%u|%N"
-
-// runsOn returns the user and the nodes of a job by the output of squeue, "" if it has none. squeue prints a line for
-// each task of an array and for each component of a heterogeneous job, each with its own number.
-func runsOn(out, id string) (user, list string) {
-	for line := range strings.Lines(out) {
-		words := strings.Split(strings.TrimSpace(line), "|")
-		if len(words) == 3 && words[0] == id && words[2] != "" && userName().MatchString(words[1]) {
-			return words[1], words[2]
-		}
-	}
-	return "", ""
-}
-
 // nodesOf returns the nodes and the user of a running job.
 func nodesOf(r *health.Run, id string) (names []string, user string, err error) {
-	out, err := runTool(r, []string{"squeue", "-h", "-j", id, "-o", queued})
+	out, err := runTool(r, slurm.SettingsFrom(r.Set.Get).JobNodesArgv(id))
 	if err != nil {
 		return nil, "", err
 	}
-	user, list := runsOn(string(out), id)
-	if list == "" {
+	user, names, err = slurm.ParseJobNodes(out, id)
+	switch {
+	case err != nil:
+		return nil, "", fmt.Errorf("job %s: squeue: %w", id, err)
+	case len(names) == 0:
 		return nil, "", fmt.Errorf("job %s: squeue shows no node: it does not run", id)
-	}
-	if out, err = runTool(r, []string{"scontrol", "show", "hostnames", list}); err != nil {
-		return nil, "", err
-	}
-	for name := range strings.FieldsSeq(string(out)) {
-		if !nodeName().MatchString(name) || name[0] == '-' {
-			return nil, "", fmt.Errorf("job %s: scontrol printed %.40q, want the name of a node", id, name)
-		}
-		names = append(names, name)
 	}
 	return names, user, nil
 }
 
 // nodeArgv returns the command that prints the samples of a job on a node. A step of the job runs as its user, and
 // one step for each node, because a node that does not answer ends its whole step.
-func nodeArgv(o *jobOptions, id, node, user string) []string {
+func nodeArgv(s slurm.Settings, o *jobOptions, id, node, user string) []string {
 	program, err := os.Executable()
 	if err != nil {
 		program = options.OwnName
@@ -128,10 +102,7 @@ func nodeArgv(o *jobOptions, id, node, user string) []string {
 	if o.clush {
 		return []string{"clush", "-N", "-q", "-w", node, program, "job", "--data", id}
 	}
-	argv := []string{
-		"srun", "--overlap", "--jobid=" + id, "--nodelist=" + node, "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none",
-		"--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--input=none", "--quiet", program, "job", "--data", id,
-	}
+	argv := s.StepArgv(id, []string{node}, slurm.StepGPUs{}, "--input=none", "--quiet", program, "job", "--data", id)
 	if os.Geteuid() == 0 {
 		argv = append([]string{"runuser", "-u", user, "--"}, argv...)
 	}
@@ -175,7 +146,7 @@ const maxComplaint = 300
 
 // askNode runs a command that prints samples.
 func askNode(r *health.Run, lane checks.Lane, argv []string) (*flight.Extract, error) {
-	q := &wire.Request{Op: wire.OpExec, Args: argv, Env: slurm.FleetEnviron(r.Set.Get), Timeout: nodeWait, Line: "run " + argv[0]}
+	q := &wire.Request{Op: wire.OpExec, Args: argv, Env: slurm.SettingsFrom(r.Set.Get).Environ(), Timeout: nodeWait, Line: "run " + argv[0]}
 	resp, err := r.Pool.Call(r.Ctx, lane, q, nodeWait+5*time.Second).AnswerTo(q.Line)
 	switch {
 	case err != nil:
