@@ -324,9 +324,6 @@ func TestPortsOverRuns(t *testing.T) {
 
 // Thousands of virtual functions cost little, and are not ports of the node.
 func TestPortsManyVFs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes a large tree")
-	}
 	t.Parallel()
 	n := fakesys.DGXH100()
 	for i := range 2000 {

@@ -255,9 +255,6 @@ func withoutNumbers(s, name string) string {
 }
 
 func TestPsServiceCycle(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cycle takes two seconds")
-	}
 	t.Parallel()
 	s := onServices("cycle", []string{"-c", "absentd"},
 		serviceFinding("down", "absentd", "Service absentd (process absentd) not running; cycle in progress"))

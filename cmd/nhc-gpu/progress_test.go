@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // Control sequences of the line of progress.
@@ -25,7 +27,7 @@ func terminal(t *testing.T, width uint16) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
-		t.Skipf("no pseudo-terminal: %v", err)
+		need.Skip(t, "no pseudo-terminal: %v", err)
 	}
 	t.Cleanup(func() { person.Close() })
 	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
@@ -37,7 +39,7 @@ func terminal(t *testing.T, width uint16) (person, program *os.File) {
 	}
 	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("no pseudo-terminal: %v", err)
+		need.Skip(t, "no pseudo-terminal: %v", err)
 	}
 	t.Cleanup(func() { program.Close() })
 	if err := unix.IoctlSetWinsize(int(program.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {

@@ -214,9 +214,6 @@ func (c aCall) spoil(action string) []string {
 func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, out string, took time.Duration)) {
 	t.Helper()
 	list := calls(t)
-	if testing.Short() {
-		list = list[:5]
-	}
 	var wg sync.WaitGroup
 	slots := make(chan bool, 12)
 	for _, c := range list {

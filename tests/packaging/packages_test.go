@@ -83,7 +83,7 @@ func makePackages(t *testing.T) *kit {
 	}
 	k, err := packages()
 	if err != nil && strings.Contains(err.Error(), "cannot download") {
-		t.Skipf("no network: %v", err)
+		need.Skip(t, "no network: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func unpack(t *testing.T, list, dir string) {
 	}
 	out, err := exec.Command(filepath.Join(root, "rpm/sysroot/unpack.sh"), list, dir).CombinedOutput()
 	if strings.Contains(string(out), "cannot download") {
-		t.Skipf("no network, or the packages are gone:\n%s", out)
+		need.Skip(t, "no network, or the packages are gone:\n%s", out)
 	}
 	if err != nil {
 		t.Fatalf("unpack.sh %s: %v\n%s", list, err, out)

@@ -111,7 +111,7 @@ func shmDirOf(t *testing.T, uid int) string {
 	need.Root(t, "files of other users")
 	dir, err := os.MkdirTemp("/dev/shm", "nhc-gpu-test-")
 	if err != nil {
-		t.Skipf("/dev/shm cannot be used: %v", err)
+		need.Skip(t, "/dev/shm cannot be used: %v", err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if err := os.Chown(dir, uid, -1); err != nil {

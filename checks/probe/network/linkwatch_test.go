@@ -21,9 +21,7 @@ import (
 func TestLinkWatch(t *testing.T) {
 	t.Parallel()
 	need.Program(t, "ip")
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make a network namespace")
-	}
+	need.Root(t, "a network namespace")
 	const inside = "NHC_TEST_LINKWATCH"
 	if os.Getenv(inside) != "" {
 		watchPairs(t)

@@ -147,9 +147,7 @@ func TestPortWatch(t *testing.T) {
 // startSlurmd starts a process of root that has the name of slurmd.
 func startSlurmd(t *testing.T) *os.Process {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only the slurmd of root counts")
-	}
+	need.Root(t, "only the slurmd of root counts")
 	slurmd := exec.Command(namedSlurmd(t, "/bin/sleep"), "1000")
 	if err := slurmd.Start(); err != nil {
 		t.Fatal(err)
