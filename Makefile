@@ -161,6 +161,7 @@ ptx:
 	  $(CLANG) $(PTX_FLAGS) +$$isa --cuda-gpu-arch=$$for -o "$${source%.cu}.ptx" "$$source" || exit 1; \
 	done
 	sed -i 's/^\.version 7\.1$$/.version 8.4/; s/^\.target sm_86$$/.target sm_89/' $(KERNELS)/gemm89.ptx
+	cd $(KERNELS) && sha256sum *.cu *.h *.ptx >sha256sums
 
 # rpm/files lists the installed files. A site installs the scripts for Slurm's jobs itself, see
 # docs/jobs.md.

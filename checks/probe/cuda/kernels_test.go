@@ -1,18 +1,54 @@
 package cuda
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
-// The embedded programs are clang's output for the sources in the same directory. Another version
-// of clang creates other programs, so only the Makefile's version can be compared.
+// The embedded programs were compiled from the sources in the same directory: make ptx has written the sums of
+// both. This needs no clang.
+func TestPTXIsUpToDate(t *testing.T) {
+	t.Parallel()
+	sums, err := os.ReadFile("kernels/sha256sums")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir("kernels")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range files {
+		if f.Name() == "sha256sums" {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join("kernels", f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%x  %s", sha256.Sum256(data), f.Name()))
+	}
+	want := slices.DeleteFunc(strings.Split(string(sums), "\n"), func(line string) bool { return line == "" })
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" || len(got) < 10 {
+		t.Errorf("not the files that make ptx has compiled: run it (-sums +files):\n%s", diff)
+	}
+}
+
+// The embedded programs are clang's output for the sources. Another version of clang creates other
+// programs, so only the Makefile's version can be compared.
 func TestPTXIsOfItsSource(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"clang-14", "make"} {
