@@ -216,7 +216,6 @@ func (h *Hung) Unsent() bool { return h.Cut && h.For == 0 && !h.Stuck }
 
 // Result is the result of one step.
 type Result struct {
-	Step     int // index in the plan
 	Findings []Finding
 	Fact     string // see [Env.Fact]
 	Took     time.Duration

@@ -18,15 +18,14 @@ import (
 
 // Observer receives the results of a plan in the order of its steps.
 type Observer interface {
-	// Begin is called when the turn of a step has come. pid is the process that runs the step, 0 if
-	// not known yet.
-	Begin(s *plan.Step, pid int)
+	// Begin is called when the turn of a step has come.
+	Begin(s *plan.Step)
 	// Native is called with the result of a native step. It returns whether the run continues.
 	Native(s *plan.Step, r checks.Result) (more bool)
 	// Assigned is called for a step of assignments.
 	Assigned(s *plan.Step)
 	// Line runs a step in the shell. It returns whether the run continues.
-	Line(ctx context.Context, s *plan.Step) (more bool)
+	Line(s *plan.Step) (more bool)
 	// Goes returns whether the run continues with a step that may change something.
 	Goes() bool
 	// Expired is called when TIMEOUT ended the run during a native step. It returns whether finished results of
@@ -62,8 +61,8 @@ func (e *Engine) Do(ctx context.Context, p *plan.Plan, obs Observer) error {
 			return nil
 		}
 		if s.Kind == plan.ShellLine {
-			obs.Begin(s, 0)
-			if !obs.Line(ctx, s) {
+			obs.Begin(s)
+			if !obs.Line(s) {
 				return ctx.Err()
 			}
 			i++
@@ -185,13 +184,13 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 	over := false
 	for i := range steps {
 		s := &steps[i]
-		obs.Begin(s, 0)
+		obs.Begin(s)
 		if s.Kind == plan.Assign {
 			obs.Assigned(s)
 			continue
 		}
 		if s.Usage != nil {
-			if !obs.Native(s, checks.Result{Step: s.Index, Findings: []checks.Finding{*s.Usage}}) {
+			if !obs.Native(s, checks.Result{Findings: []checks.Finding{*s.Usage}}) {
 				return false
 			}
 			continue
@@ -225,7 +224,7 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 
 // result converts the outcome of a request to the result of its step.
 func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
-	r := checks.Result{Step: s.Index, Hung: o.hung}
+	r := checks.Result{Hung: o.hung}
 	name := checks.FullName(s.Name)
 	if resp, err := o.Answer(); err == nil {
 		r.Took, r.Findings, r.Fact = resp.Took, resp.Findings, resp.Fact

@@ -29,7 +29,7 @@ type recorder struct {
 	late    bool // results that are there after TIMEOUT are wanted
 }
 
-func (r *recorder) Begin(s *plan.Step, _ int) { r.heard = append(r.heard, "begin "+s.Text) }
+func (r *recorder) Begin(s *plan.Step) { r.heard = append(r.heard, "begin "+s.Text) }
 
 func (r *recorder) Native(s *plan.Step, res checks.Result) bool {
 	if r.results == nil {
@@ -41,7 +41,7 @@ func (r *recorder) Native(s *plan.Step, res checks.Result) bool {
 
 func (r *recorder) Assigned(s *plan.Step) { r.heard = append(r.heard, "assign "+s.Text) }
 
-func (r *recorder) Line(_ context.Context, s *plan.Step) bool {
+func (r *recorder) Line(s *plan.Step) bool {
 	r.heard = append(r.heard, "line "+s.Text)
 	return true
 }

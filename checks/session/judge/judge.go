@@ -4,7 +4,6 @@ package judge
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -97,16 +96,13 @@ func (j *Judge) JudgeAnyJob() {
 }
 
 // Begin records the step that begins.
-func (j *Judge) Begin(s *plan.Step, pid int) {
+func (j *Judge) Begin(s *plan.Step) {
 	j.current = s
 	if s.Kind == plan.ShellLine && j.fold.Forks(s.Text) {
 		j.waiting = s.Text // its process ID is still unknown
 		return
 	}
-	if pid == 0 {
-		pid = j.n.Pool.Pid(s.Lane)
-	}
-	j.emit(j.fold.Begin(s.Text, pid))
+	j.emit(j.fold.Begin(s.Text, j.n.Pool.Pid(s.Lane)))
 }
 
 // forked records the process of a line that runs in the background (-f).
@@ -223,7 +219,7 @@ func WhyHung(lane checks.Lane, hung *checks.Hung) string {
 }
 
 // Line runs a step in bash.
-func (j *Judge) Line(_ context.Context, s *plan.Step) (more bool) {
+func (j *Judge) Line(s *plan.Step) (more bool) {
 	from, began, end := len(j.fold.Failures()), time.Now(), j.results.begin(&j.fold, s)
 	defer func() { end(time.Since(began), "") }()
 	more = j.line(s)

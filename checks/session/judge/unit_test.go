@@ -78,7 +78,7 @@ func TestSlowTakesTheTime(t *testing.T) {
 			j, n := newJudge(t, slurm.HealthCheck, scenario{lines: "* || true\n"})
 			j.Native(&plan.Step{Kind: plan.Native, Name: "check_ps_blacklist", Text: "check_ps_blacklist x", Lane: checks.Local}, tt.before)
 			step := plan.Step{Kind: plan.Native, Name: "check_gpu_ecc", Text: "check_gpu_ecc", Lane: checks.Local}
-			j.Begin(&step, 1)
+			j.Begin(&step)
 			if more := j.Expired(&step, &tt.hung); more != (tt.want == lacks) {
 				t.Errorf("the run goes on: %v", more)
 			}
@@ -98,7 +98,7 @@ func TestSlowTakesTheTime(t *testing.T) {
 				j.Native(&plan.Step{Kind: plan.Native, Name: "check_gpu_gemm", Text: "check_gpu_gemm", Lane: checks.CUDA, Active: true}, before)
 			}
 			step := plan.Step{Kind: plan.Native, Name: "check_gpu_ecc", Text: "check_gpu_ecc", Lane: checks.NVML}
-			j.Begin(&step, 1)
+			j.Begin(&step)
 			j.Expired(&step, &checks.Hung{Cut: true})
 			if list := j.fold.Findings(); list[len(list)-1].Code != want {
 				t.Errorf("%q: %+v, want %s", codes, list, want)
@@ -110,9 +110,9 @@ func TestSlowTakesTheTime(t *testing.T) {
 		j, n := newJudge(t, slurm.HealthCheck, scenario{lines: "* || true\n"})
 		j.Native(&plan.Step{Kind: plan.Native, Name: "check_ps_blacklist", Text: "check_ps_blacklist x", Lane: checks.Local}, slow)
 		step := plan.Step{Kind: plan.Native, Name: "check_file_test", Text: "check_file_test -e /", Lane: checks.Local}
-		j.Begin(&step, 1)
+		j.Begin(&step)
 		j.Expired(&step, &checks.Hung{Cut: true})
-		j.Begin(&native, 1)
+		j.Begin(&native)
 		j.Native(&native, checks.Result{Findings: []checks.Finding{failed}})
 		if status, _ := j.Finish(); status != 1 || !strings.Contains(n.Read("scontrol"), "State=DRAIN") {
 			t.Errorf("exit %d, %s%s, want a drain", status, n.Out.String(), n.Read("scontrol"))

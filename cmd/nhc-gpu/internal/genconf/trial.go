@@ -1,8 +1,6 @@
 package genconf
 
 import (
-	"context"
-
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
@@ -66,9 +64,9 @@ func (t *trial) Expired(s *plan.Step, _ *checks.Hung) (more bool) {
 }
 
 // Line runs a line with an argument that only bash can read.
-func (t *trial) Line(ctx context.Context, s *plan.Step) bool {
+func (t *trial) Line(s *plan.Step) bool {
 	before := len(t.Rows)
-	more := t.Table.Line(ctx, s)
+	more := t.Table.Line(s)
 	var is Trial
 	for _, row := range t.Rows[before:] {
 		if row.Severity >= checks.Warn {

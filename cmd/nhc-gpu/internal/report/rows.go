@@ -1,7 +1,6 @@
 package report
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,7 +38,7 @@ type Table struct {
 }
 
 // Begin records the start of a step, and shows it on a terminal.
-func (t *Table) Begin(s *plan.Step, _ int) {
+func (t *Table) Begin(s *plan.Step) {
 	t.began = time.Now()
 	t.judge.Announce(s.Text)
 	t.watch.Say("check %d of %d: %s", s.Index+1, len(t.steps), stepName(s))
@@ -88,13 +87,13 @@ func (t *Table) Expired(s *plan.Step, hung *checks.Hung) (more bool) {
 }
 
 // Line runs a shell line and adds its rows.
-func (t *Table) Line(ctx context.Context, s *plan.Step) bool {
+func (t *Table) Line(s *plan.Step) bool {
 	t.lines++
 	if t.noShell {
 		t.addRows(s, []checks.Finding{{Code: "shell.not-run", Severity: checks.Unknown, Message: "not run (--no-shell): " + s.Text}}, 0)
 		return true
 	}
-	more := t.judge.Line(ctx, s)
+	more := t.judge.Line(s)
 	list := t.lineFindings()
 	t.addRows(s, list, time.Since(t.began))
 	if !more {
