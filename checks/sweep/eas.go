@@ -124,7 +124,7 @@ func (r *easReader) read(section []byte, eas *EAS) error {
 		return r.errorAt(section, "", `aimaster: want an object, got %s`, section)
 	}
 	keys := []string{"runtime_check", "sanity_check"}
-	for _, key := range sortedKeys(parts) {
+	for _, key := range slices.Sorted(maps.Keys(parts)) {
 		var err error
 		switch key {
 		case "sanity_check":
@@ -152,7 +152,7 @@ func (r *easReader) readCheck(name string, section []byte, c *EASCheck, known []
 		return r.errorAt(section, "", "%s: want an object, got %s", name, section)
 	}
 	keys := []string{"fail_action", "micro_benchmarks", "timeout"}
-	for _, key := range sortedKeys(parts) {
+	for _, key := range slices.Sorted(maps.Keys(parts)) {
 		value := parts[key]
 		fail := func(want string) error {
 			return r.errorAt(section, strconv.Quote(key), "%s.%s: want %s, got %s", name, key, want, value)
@@ -204,15 +204,6 @@ func (r *easReader) readNames(check string, section []byte, list string, c *EASC
 		}
 	}
 	return nil
-}
-
-func sortedKeys(m map[string]json.RawMessage) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 func easNames() (names []string) {

@@ -26,7 +26,7 @@ func (s *sweeper) probe(ctx context.Context) error {
 	names := s.remaining()
 	limit := 2*s.message + s.prolog + 5*time.Second
 	var wg sync.WaitGroup
-	answered := make([]bool, 0)
+	answered := false
 	var mu sync.Mutex
 	failed := map[string]string{}
 	said := ""
@@ -36,7 +36,7 @@ func (s *sweeper) probe(ctx context.Context) error {
 			mu.Lock()
 			defer mu.Unlock()
 			maps.Copy(failed, slurm.ParseLaunchFailures(x.Errors))
-			answered = append(answered, x.Status == 0 && !x.TimedOut && x.Err == nil)
+			answered = answered || x.Status == 0 && !x.TimedOut && x.Err == nil
 			if x.Err != nil {
 				said = x.Err.Error()
 			} else if x.Status != 0 {
@@ -51,7 +51,7 @@ func (s *sweeper) probe(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(failed)) {
 		s.exclude(name, "frozen", "its slurmd starts nothing: "+failed[name])
 	}
-	if !slices.Contains(answered, true) && len(failed) == 0 {
+	if !answered && len(failed) == 0 {
 		s.Log("the probe step failed: %s", said) // the steps of the nodes show which of them are to blame
 	}
 	if len(s.remaining()) == 0 {

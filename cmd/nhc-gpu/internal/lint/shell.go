@@ -3,6 +3,7 @@ package lint
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -383,7 +384,7 @@ func (s *shellLine) call(cmd *syntax.CallExpr, alone bool) {
 
 // unknown judges a command that is neither a check nor a function.
 func (s *shellLine) unknown(name string, a arg) {
-	known := append(checks.Names(), keys(s.functions)...)
+	known := append(checks.Names(), slices.Sorted(maps.Keys(s.functions))...)
 	dashed := strings.ReplaceAll(name, "-", "_")
 	f := finding{Word: name, Now: unevaluated, Severity: mistake}
 	bare := strings.TrimRight(dashed, ",;:.()")
@@ -407,14 +408,6 @@ func (s *shellLine) unknown(name string, a arg) {
 		return
 	}
 	s.say(s.check, a.at, f)
-}
-
-func keys(set map[string]bool) (names []string) {
-	for name := range set {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // assignments judges variables that a line sets; alone says that it does nothing else.
