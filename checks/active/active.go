@@ -301,7 +301,7 @@ func (r *activeRun) again(groups nvml.Group) (*nvml.Snapshot, error) {
 func (r *activeRun) reportFailure(g *nvml.GPU, doing string, err error) {
 	r.failures = true
 	if g != nil && errors.Is(err, errStuck) {
-		noteStuck(r, g, doing, patience(r, timeOfOthers))
+		noteStuck(r, g, doing, patience(r))
 		return
 	}
 	if cause := context.Cause(r.ctx); cause != nil {

@@ -160,7 +160,7 @@ func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
 		f.Code, f.Want, f.Got = "gpu.bandwidth.bit", "none", first.wrong.String()
 		b.r.report(checks.Device{}, f, "wrong words after copies between %s", pairs)
 	} else {
-		f.Code, f.Want = "active.stuck", "an end within "+patience(b.r, timeOfOthers).Round(time.Second/10).String()
+		f.Code, f.Want = "active.stuck", "an end within "+patience(b.r).Round(time.Second/10).String()
 		b.r.report(checks.Device{}, f, "copies between %s: %v", pairs, first.err)
 	}
 	return true

@@ -80,7 +80,7 @@ func (c *gpuLaunch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	team := newTeam(r, cuda)
 	var all []*launchTimes
 	team.runInTurn("launch kernels", func(w *gpuWorker) error {
-		w.patience = patience(r, timeOfOthers)
+		w.patience = patience(r)
 		l := &launchTimes{gpu: w.gpu}
 		if err := l.take(r.ctx, w, c.Count); err != nil {
 			return err

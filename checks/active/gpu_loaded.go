@@ -81,7 +81,7 @@ func openGPUs(r *activeRun) (list []*loadedGPU, done func()) {
 			r.reportFailure(g, "cannot open it", err)
 			continue
 		}
-		l.patience = patience(r, timeOfOthers)
+		l.patience = patience(r)
 		list = append(list, l)
 	}
 	return list, done
@@ -374,7 +374,7 @@ func (t *gpuTeam) all(do func(*gpuWorker) error) {
 	for left := len(t.workers); left > 0; {
 		var late <-chan time.Time
 		if ended > 0 {
-			late = time.After(time.Until(began.Add(teamPatience*slowest + patience(t.r, timeOfOthers))))
+			late = time.After(time.Until(began.Add(teamPatience*slowest + patience(t.r))))
 		}
 		select {
 		case w := <-done:

@@ -145,7 +145,7 @@ func (t *memtest) run(r *activeRun, d *cuda.GPU) (err error) {
 	if t.l, err = openGPU(t.gpu, d); err != nil {
 		return err
 	}
-	t.l.patience = patience(r, timeOfOthers)
+	t.l.patience = patience(r)
 	defer func() {
 		if !errors.Is(err, errStuck) && !fatal(err) && t.wrong.count == 0 { // see keepsOpen
 			_ = t.l.c.Close() // an earlier error would be returned again

@@ -272,7 +272,7 @@ func (t *ncclRun) waitOwn(doing string) bool {
 
 // waitEach is waitOwn for a stream of each GPU.
 func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
-	patience := patience(t.activeRun, timeOfOthers)
+	patience := patience(t.activeRun)
 	limited, stop := context.WithTimeout(t.ctx, patience)
 	defer stop()
 	ok := true

@@ -174,8 +174,8 @@ type stuckGPU struct {
 
 // patience returns how long a piece of work may take before it counts as stuck. A test with less
 // time than usual waits for a quarter of it.
-func patience(r *activeRun, test string) time.Duration {
-	return min(timeOf(test).Patience, max(r.Bound/4, leastPatience))
+func patience(r *activeRun) time.Duration {
+	return min(timeOf(timeOfOthers).Patience, max(r.Bound/4, leastPatience))
 }
 
 const leastPatience = 2 * time.Second

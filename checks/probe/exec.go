@@ -160,19 +160,18 @@ func FindProgram(h *Host, argv []string, dir string) (string, error) {
 	return inert, nil
 }
 
-// Environment returns the environment of this process, or the one of [Host.SetEnviron], with
-// additions. Without a PATH it adds CommandPath.
-func Environment(h *Host, more []string) []string {
-	env := append([]string{"PATH=" + CommandPath}, h.environ...)
+// Environment returns the environment of commands: the one of [Host.SetEnviron], with CommandPath if it has no
+// PATH, or that of this process with CommandPath as its PATH.
+func Environment(h *Host) []string {
 	if h.environ == nil {
-		env = append(os.Environ(), "PATH="+CommandPath)
+		return append(os.Environ(), "PATH="+CommandPath) // the last setting of a variable counts
 	}
-	return append(env, more...)
+	return append([]string{"PATH=" + CommandPath}, h.environ...)
 }
 
 // removePrefix returns the environment without the variables with that prefix; "" keeps all.
 func removePrefix(h *Host, prefix string) []string {
-	env := Environment(h, nil)
+	env := Environment(h)
 	if prefix == "" {
 		return env
 	}

@@ -269,7 +269,7 @@ func Lazily(expr string) func() *regexp.Regexp {
 
 // Getenv returns a variable of the environment of commands, "" if it is not set.
 func (h *Host) Getenv(name string) string {
-	for _, e := range slices.Backward(Environment(h, nil)) {
+	for _, e := range slices.Backward(Environment(h)) {
 		if key, value, ok := strings.Cut(e, "="); ok && key == name {
 			return value
 		}

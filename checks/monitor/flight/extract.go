@@ -216,10 +216,10 @@ func (e *Extract) names(ports bool) (list []string) {
 	return list
 }
 
-// Window returns a part of an extract as a window, whose devices have a prefix.
-func (e *Extract) Window(p *Part, prefix string) *Window {
+// Window returns a part of an extract as a window.
+func (e *Extract) Window(p *Part) *Window {
 	w := newWindow(p.From, p.From+uint32(p.Len-1)*p.Step, p.Step)
-	e.into(w, p, prefix)
+	e.into(w, p, "")
 	return w
 }
 
@@ -255,7 +255,7 @@ func (e *Extract) Text() string {
 		return ""
 	}
 	var b strings.Builder
-	last := e.Window(e.Seconds, "").Tail(shown)
+	last := e.Window(e.Seconds).Tail(shown)
 	fmt.Fprintf(&b, "means of the last %d seconds on this node\n%s", last.Len(), last.Table(Job{ID: e.Job, GPUs: e.names(false), All: e.All}))
 	if !e.Known {
 		b.WriteString("its GPUs are unknown: there is no record of its prolog, and other jobs are on the node\n")

@@ -296,7 +296,7 @@ func TestExtract(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	w := nodeOf(nil).Window(nodeOf(nil).Seconds, "")
+	w := nodeOf(nil).Window(nodeOf(nil).Seconds)
 	part := NewExtract(Job{ID: "42", GPUs: []string{"gpu2"}}, w)
 	if data, _ := json.Marshal(part); strings.Contains(string(data), "mlx5") || strings.Contains(string(data), "gpu3") || !strings.Contains(string(data), "gpu2") {
 		t.Errorf("a job with gpu2 alone sees %.300s", data)

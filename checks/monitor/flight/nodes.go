@@ -21,7 +21,7 @@ func Compare(job string, nodes map[string]*Extract, missing []string) string {
 		cell := func(devices []string, name Name, pick func([]float32) float32) string {
 			var list []float32
 			if e.Seconds != nil {
-				w := e.Window(e.Seconds, "").Tail(shown)
+				w := e.Window(e.Seconds).Tail(shown)
 				for _, d := range devices {
 					if v, count := average(w.Of(d, name)); count > 0 {
 						list = append(list, v)
@@ -73,7 +73,7 @@ func Last(job string, nodes map[string]*Extract, missing []string) (lines []stri
 		}
 		gpus = append(gpus, of[node]...)
 		whole = whole && e.All
-		if why := Unjudged(e.Window(e.Seconds, ""), Job{ID: e.Job, Partial: e.Partial}); why != "" {
+		if why := Unjudged(e.Window(e.Seconds), Job{ID: e.Job, Partial: e.Partial}); why != "" {
 			judged = false
 			lines = append(lines, fmt.Sprintf("%s: the job is not judged for a hang: %s", node, why))
 		}

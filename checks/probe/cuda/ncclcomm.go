@@ -106,9 +106,9 @@ func (c *NCCLComm) ReduceScatter(w NCCLWork) error {
 	return c.finishCall("ncclReduceScatter", w.Rank, c.lib.reduceScatter(w.Send, w.Recv, uint64(w.Count), ncclFloat32, ncclSum, c.comms[w.Rank-c.first], w.Stream))
 }
 
-// Broadcast gives each rank the Count elements of root.
-func (c *NCCLComm) Broadcast(w NCCLWork, root int) error {
-	return c.finishCall("ncclBroadcast", w.Rank, c.lib.broadcast(w.Send, w.Recv, uint64(w.Count), ncclFloat32, int32(root), c.comms[w.Rank-c.first], w.Stream))
+// Broadcast gives each rank the Count elements of the first one.
+func (c *NCCLComm) Broadcast(w NCCLWork) error {
+	return c.finishCall("ncclBroadcast", w.Rank, c.lib.broadcast(w.Send, w.Recv, uint64(w.Count), ncclFloat32, 0, c.comms[w.Rank-c.first], w.Stream))
 }
 
 // Send sends Count elements to a rank, from Send.

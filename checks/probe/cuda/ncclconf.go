@@ -33,7 +33,7 @@ const NCCLEnvironment = "the environment"
 func NCCLFound(h *probe.Host) (found []NCCLSetting, err error) {
 	environMutex.Lock()
 	defer environMutex.Unlock()
-	for _, e := range probe.Environment(h, nil) {
+	for _, e := range probe.Environment(h) {
 		if slices.Contains(ncclOwn, e) {
 			continue
 		}

@@ -74,7 +74,7 @@ var ncclOps = []NCCLOp{
 	},
 	{
 		Name: "broadcast", Program: "broadcast_perf", factor: oneWay,
-		Enqueue: func(c *NCCLComm, w NCCLWork) error { return c.Broadcast(w, 0) },
+		Enqueue: (*NCCLComm).Broadcast,
 		Parts:   func(_, _ int, block int64) []NCCLPart { return []NCCLPart{{Count: block, Ranks: 1}} },
 	},
 	{

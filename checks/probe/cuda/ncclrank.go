@@ -169,7 +169,7 @@ func AgreeNCCL(ctx context.Context, comms []*NCCLComm, gpus []*NCCLGPU, n int) (
 	err := comms[0].lib.Group(func() error {
 		for _, c := range comms {
 			for i := range c.Local() {
-				if err := c.Broadcast(gpus[at].Work(c.First()+i, 4), 0); err != nil {
+				if err := c.Broadcast(gpus[at].Work(c.First()+i, 4)); err != nil {
 					return err
 				}
 				at++

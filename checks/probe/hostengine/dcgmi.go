@@ -45,7 +45,7 @@ func findDCGMI(h *probe.Host, s Settings, why error, doing func(string)) (Engine
 		return nil, why
 	}
 	var environ []string
-	for _, v := range probe.Environment(h, nil) {
+	for _, v := range probe.Environment(h) {
 		if !leadsDCGM(v) {
 			environ = append(environ, v)
 		}

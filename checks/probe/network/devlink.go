@@ -33,7 +33,7 @@ func DevlinkHealth(pci string) ([]Reporter, error) {
 	}
 	request := putText(nil, unix.DEVLINK_ATTR_BUS_NAME, "pci")
 	request = putText(request, unix.DEVLINK_ATTR_DEV_NAME, pci)
-	answers, err := g.ask(family, unix.DEVLINK_CMD_HEALTH_REPORTER_GET, unix.DEVLINK_GENL_VERSION, true, request)
+	answers, err := g.ask(family, unix.DEVLINK_CMD_HEALTH_REPORTER_GET, true, request)
 	return parseReporters(answers, "pci", pci), err
 }
 

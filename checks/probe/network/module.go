@@ -205,7 +205,7 @@ func readModuleByNetlink(dev string, page, i2c byte, offset, length int) ([]byte
 	request = putAttr(request, eepromPage, []byte{page})
 	request = putAttr(request, eepromBank, []byte{0})
 	request = putAttr(request, eepromI2C, []byte{i2c})
-	answers, err := g.ask(family, unix.ETHTOOL_MSG_MODULE_EEPROM_GET, unix.ETHTOOL_GENL_VERSION, false, request)
+	answers, err := g.ask(family, unix.ETHTOOL_MSG_MODULE_EEPROM_GET, false, request)
 	for _, answer := range answers {
 		for _, a := range answer {
 			if a.kind == eepromData {

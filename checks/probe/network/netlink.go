@@ -118,13 +118,16 @@ func (a attr) number() uint64 {
 	return 0
 }
 
+// genlVersion is the version of each family that this package asks.
+const genlVersion = 1
+
 // ask sends one request of generic netlink and returns the attributes of each answer.
-func (n *netlink) ask(family uint16, command, version uint8, dump bool, attrs []byte) (answers [][]attr, err error) {
+func (n *netlink) ask(family uint16, command uint8, dump bool, attrs []byte) (answers [][]attr, err error) {
 	flags := uint16(unix.NLM_F_ACK)
 	if dump {
 		flags = unix.NLM_F_DUMP
 	}
-	err = n.exchange(family, flags, append([]byte{command, version, 0, 0}, attrs...), collectAttrs(&answers))
+	err = n.exchange(family, flags, append([]byte{command, genlVersion, 0, 0}, attrs...), collectAttrs(&answers))
 	return answers, err
 }
 
@@ -197,7 +200,7 @@ func parseNetlink(data []byte, seq uint32, each func(body []byte) error) (done b
 
 // findFamily returns the kernel's number of a family.
 func (n *netlink) findFamily(name string) (uint16, error) {
-	answers, err := n.ask(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 1, false, putText(nil, unix.CTRL_ATTR_FAMILY_NAME, name))
+	answers, err := n.ask(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, false, putText(nil, unix.CTRL_ATTR_FAMILY_NAME, name))
 	for _, a := range answers {
 		for _, x := range a {
 			if x.kind == unix.CTRL_ATTR_FAMILY_ID {
