@@ -31,7 +31,6 @@ type ncclPerfRow struct {
 
 type ncclPerfHalf struct {
 	time, algbw, busbw float64 // us, GB/s, GB/s
-	wrong              string  // as printed: a number of elements, an error, N/A
 }
 
 // busbw returns the row's bus bandwidth, GB/s: the mean of its halves, as in the summary.
@@ -115,7 +114,6 @@ func ncclPerfCells(line string, cells []int) (row ncclPerfRow, ok bool) {
 				return row, false
 			}
 		}
-		h.wrong = words[at+3]
 		row.halves = append(row.halves, h)
 		at += n
 	}

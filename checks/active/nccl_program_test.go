@@ -23,23 +23,23 @@ func ncclTestsOutput(file string) string {
 
 func TestParseNCCLPerf(t *testing.T) {
 	t.Parallel()
-	half := func(time, algbw, busbw float64, wrong string) ncclPerfHalf {
-		return ncclPerfHalf{time: time, algbw: algbw, busbw: busbw, wrong: wrong}
+	half := func(time, algbw, busbw float64) ncclPerfHalf {
+		return ncclPerfHalf{time: time, algbw: algbw, busbw: busbw}
 	}
 	for file, want := range map[string]ncclPerf{
 		"2.17.txt": {rows: []ncclPerfRow{
-			{8589934592, []ncclPerfHalf{half(34719, 247.41, 463.90, "0"), half(34720, 247.41, 463.89, "0")}},
-			{17179869184, []ncclPerfHalf{half(69338, 247.77, 464.57, "0"), half(69305, 247.89, 464.79, "0")}},
+			{8589934592, []ncclPerfHalf{half(34719, 247.41, 463.90), half(34720, 247.41, 463.89)}},
+			{17179869184, []ncclPerfHalf{half(69338, 247.77, 464.57), half(69305, 247.89, 464.79)}},
 		}},
 		"wrong.txt": {wrong: 5, rows: []ncclPerfRow{
-			{1073741824, []ncclPerfHalf{half(4431.2, 242.31, 424.05, "3"), half(4428.0, 242.49, 424.36, "2")}},
+			{1073741824, []ncclPerfHalf{half(4431.2, 242.31, 424.05), half(4428.0, 242.49, 424.36)}},
 		}},
 		"2.10.txt": {rows: []ncclPerfRow{
-			{1048576, []ncclPerfHalf{half(58.20, 18.02, 31.53, "5e-07"), half(58, 18.08, 31.64, "7e-07")}},
-			{4194304, []ncclPerfHalf{half(96.71, 43.37, 75.90, "5e-07"), half(95.99, 43.70, 76.47, "7e-07")}},
+			{1048576, []ncclPerfHalf{half(58.20, 18.02, 31.53), half(58, 18.08, 31.64)}},
+			{4194304, []ncclPerfHalf{half(96.71, 43.37, 75.90), half(95.99, 43.70, 76.47)}},
 		}},
 		"all_gather-2.10.txt": {rows: []ncclPerfRow{
-			{4294967296, []ncclPerfHalf{half(17016, 252.40, 220.85, "N/A"), half(16474, 260.71, 228.12, "N/A")}},
+			{4294967296, []ncclPerfHalf{half(17016, 252.40, 220.85), half(16474, 260.71, 228.12)}},
 		}},
 	} {
 		got, err := parseNCCLPerf(ncclTestsOutput(file))

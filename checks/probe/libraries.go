@@ -50,15 +50,6 @@ func SetLibraries(h *Host, vars map[string]string) {
 	}
 }
 
-// SetNVMLLibrary names the library for NVML, instead of the system's libnvidia-ml.so.1. It must be
-// called before NVML is first used.
-func SetNVMLLibrary(h *Host, path string) {
-	if h.libraries == nil {
-		h.libraries = map[string]string{}
-	}
-	h.libraries[SettingNVML] = path
-}
-
 // LoadLibrary calls open for the candidate files of a library until one loads, in this order: the
 // file that its setting names, and no other if it is set; LIBRARY_DIRS; the system's loader; the
 // directories of installers. It skips the last two for a recorded node, because they belong to this

@@ -31,7 +31,6 @@ type GPU struct {
 	Ordinal      int    // CUDA's own index
 	PCI          string // 0000:c1:00.0
 	UUID         string // GPU-..., in MIG mode that of the instance; "" if unknown
-	Name         string // NVIDIA H200
 	Major, Minor int    // compute capability: 9, 0
 	SMs          int    // multiprocessors
 	Memory       uint64 // bytes
@@ -148,15 +147,11 @@ func (l *cudaLib) identify(g *GPU) error {
 		return err
 	}
 	g.handle = uintptr(handle)
-	var name, bus [128]byte
+	var bus [128]byte
 	if err := l.call("cuDeviceGetPCIBusId", g.Ordinal, uintptr(unsafe.Pointer(&bus)), uintptr(len(bus)-1), g.handle); err != nil {
 		return err
 	}
 	g.PCI = normalizeAddress(trimCString(bus[:]))
-	if err := l.call("cuDeviceGetName", g.Ordinal, uintptr(unsafe.Pointer(&name)), uintptr(len(name)-1), g.handle); err != nil {
-		return err
-	}
-	g.Name = probe.OneLine(trimCString(name[:]))
 	if err := l.call("cuDeviceTotalMem_v2", g.Ordinal, uintptr(unsafe.Pointer(&g.Memory)), g.handle); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	h := probe.NewHost("/nonexistent")
-	probe.SetNVMLLibrary(h, lib)
+	probe.SetLibraries(h, map[string]string{probe.SettingNVML: lib})
 	var a askedNVML
 	var err error
 	doing := func(call string) { a.Calls = append(a.Calls, call) }

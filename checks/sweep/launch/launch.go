@@ -137,7 +137,6 @@ type sweeper struct {
 	mu      sync.Mutex
 	stopped map[string]string // nodes whose step or task has ended before their rank said anything, and why
 	unsure  map[string]string // why the step of nodes does not start yet
-	frozen  map[string]string // nodes on which no step starts
 }
 
 // Run carries out a sweep. It returns an error if no node could be tested; the report of a sweep that was
@@ -149,7 +148,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, cutOff: map[sweep.Stage][]sweep.Result{}, stopped: map[string]string{}, unsure: map[string]string{}, frozen: map[string]string{}}
+	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, cutOff: map[sweep.Stage][]sweep.Result{}, stopped: map[string]string{}, unsure: map[string]string{}}
 	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+o.Queue+startLimit+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err

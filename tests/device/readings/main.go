@@ -94,7 +94,7 @@ func compare(library, report, output string) error {
 		return err
 	}
 	h := probe.NewHost("/")
-	probe.SetNVMLLibrary(h, library)
+	probe.SetLibraries(h, map[string]string{probe.SettingNVML: library})
 	took, calls := map[string]float64{}, map[string]float64{}
 	ms := func(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1000 }
 	last, began := "", time.Now()
