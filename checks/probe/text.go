@@ -2,14 +2,15 @@ package probe
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
-// OneLine converts the text of a library to one line without control characters, for logs and
-// reasons.
+// OneLine converts the text of a library to one line for logs and reasons. Characters that control a
+// terminal (ESC, U+009B) or reorder a line (U+202E) become "?".
 func OneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+		if !unicode.IsGraphic(r) || r == utf8.RuneError {
 			return '?'
 		}
 		return r
@@ -17,8 +18,19 @@ func OneLine(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// Printable converts a text as ps and a shell would: newlines become blanks, other control
-// characters and bytes that are not UTF-8 become "?", and consecutive blanks become one.
+// Shorten cuts a text after at most n bytes, between characters.
+func Shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// Printable converts a text as ps and a shell would: newlines become blanks, other
+// characters that do not print and bytes that are not UTF-8 become "?", and consecutive blanks become one.
 func Printable(data []byte) string { return printable(data, '\n') }
 
 // printable does so, and converts another character to a blank.
@@ -27,16 +39,16 @@ func printable(data []byte, blank byte) string {
 		data = replaceInvalid(data)
 	}
 	out := data[:0]
-	for _, c := range data {
+	for _, r := range string(data) {
 		switch {
-		case c == '\n' || c == ' ' || c == blank:
+		case r == '\n' || r == ' ' || r == rune(blank):
 			if len(out) > 0 && out[len(out)-1] != ' ' {
 				out = append(out, ' ')
 			}
-		case c < ' ' || c == 0x7f:
+		case !unicode.IsGraphic(r):
 			out = append(out, '?')
 		default:
-			out = append(out, c)
+			out = utf8.AppendRune(out, r)
 		}
 	}
 	return strings.TrimSuffix(string(out), " ")

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // A worker announces its next call on a page of memory that it shares with its supervisor. A check
@@ -97,15 +99,5 @@ func ReadPage(f *os.File, request int) (doing string, calls uint64) {
 	if binary.NativeEndian.Uint64(s) != uint64(request) || n > slotSize-slotHead { // of an earlier request, or overwritten by a faulty library
 		return "", calls
 	}
-	return oneLine(s[slotHead : slotHead+n]), calls
-}
-
-// oneLine keeps the printable characters, because the worker may be broken.
-func oneLine(text []byte) string {
-	for i, c := range text {
-		if c < ' ' || c == 0x7f {
-			text[i] = '?'
-		}
-	}
-	return string(text)
+	return probe.OneLine(string(s[slotHead : slotHead+n])), calls // the worker may be broken
 }

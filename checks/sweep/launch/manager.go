@@ -75,13 +75,8 @@ func lastLine(texts ...[]byte) string {
 }
 
 func printable(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	return strings.TrimSpace(text[:min(len(text), 300)])
+	text = strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(text)
+	return strings.TrimSpace(probe.Shorten(probe.OneLine(text), 300))
 }
 
 func (m *manager) nodes(ctx context.Context) ([]slurm.SweepNode, error) {
