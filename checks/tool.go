@@ -44,12 +44,6 @@ func (e *Env) RunTool(ctx context.Context, key string, c probe.Command) probe.Ex
 // MaxReport is the maximum of a tool's output in the log, in bytes.
 const MaxReport = 256 << 10
 
-// The exit statuses of a shell for a command that did not exit normally.
-const (
-	NotFound = 127
-	KilledBy = 128 // plus the signal number
-)
-
 // OutputText returns an output as the shell's $(...) does: without zero bytes and trailing
 // newlines.
 func OutputText(output []byte) string {

@@ -47,12 +47,12 @@ func (c *nvHealthmon) Run(ctx context.Context, env *checks.Env) []checks.Finding
 	switch {
 	case x.Status == 0:
 		return nil
-	case x.Status == checks.NotFound:
+	case x.Status == probe.NotFound:
 		f.Code = "gpu.healthmon.missing"
 		f.Message += " not found or not runnable."
-	case x.Status > checks.NotFound:
+	case x.Status > probe.NotFound:
 		f.Code = "gpu.healthmon.signal"
-		f.Message += fmt.Sprintf(" caught fatal signal %d", x.Status-checks.KilledBy)
+		f.Message += fmt.Sprintf(" caught fatal signal %d", x.Status-probe.Signalled)
 	default:
 		f.Code = "gpu.healthmon.failed"
 		f.Message += fmt.Sprintf(" returned failure code %d", x.Status)

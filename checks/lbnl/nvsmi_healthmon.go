@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // nvsmiHealthmon runs nvidia-smi and evaluates its exit status. A run starts it only once,
@@ -63,10 +64,10 @@ func smiStatus(status int) (code, text string, remedy checks.Remedy) {
 		return "gpu.smi.inforom", "InfoROM is corrupted", checks.ReseatOrRMA
 	case 15:
 		return "gpu.smi.lost", "The GPU has fallen off the bus or has otherwise become inaccessible", checks.RebootNode
-	case checks.NotFound:
+	case probe.NotFound:
 		return "gpu.smi.missing", "", checks.NoRemedy
 	}
-	if status > checks.NotFound {
+	if status > probe.NotFound {
 		return "gpu.smi.signal", fmt.Sprintf("Caught fatal signal %d", status&0x7f), checks.NoRemedy
 	}
 	return "gpu.smi.failed", "", checks.NoRemedy

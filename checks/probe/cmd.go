@@ -220,7 +220,7 @@ func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fi
 		awaitExit(p.pid)
 		close(p.exited)
 		<-p.reap
-		p.status <- bashStatus(reap(p.pid))
+		p.status <- ExitStatus(reap(p.pid))
 	}()
 	return p
 }

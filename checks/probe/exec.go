@@ -101,17 +101,17 @@ func openStdin(h *Host, c Command) (*os.File, error) {
 	if c.Stdin == nil {
 		return nil, nil
 	}
-	return sealText(c.Stdin)
+	return SealText("nhc-stdin", c.Stdin)
 }
 
-// sealText returns a memory file with a text that no process can change. A pipe would lose a text that
+// SealText returns a memory file with a text that no process can change. A pipe would lose a text that
 // does not fit into it, or block its writer: the command may never read.
-func sealText(text []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("nhc-stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+func SealText(name string, text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("make memory file: %w", err)
 	}
-	writable := os.NewFile(uintptr(fd), "nhc-stdin")
+	writable := os.NewFile(uintptr(fd), name)
 	defer writable.Close()
 	if _, err := writable.Write(text); err != nil {
 		return nil, err
@@ -204,8 +204,8 @@ func startStatus(err error) int {
 	return notExecutable
 }
 
-// bashStatus returns bash's status for a process that has ended.
-func bashStatus(w syscall.WaitStatus) int {
+// ExitStatus returns bash's status for a process that has ended.
+func ExitStatus(w syscall.WaitStatus) int {
 	if w.Signaled() {
 		return Signalled + int(w.Signal())
 	}

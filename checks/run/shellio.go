@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
@@ -72,24 +73,11 @@ func openShellPipes(init string) (*shellPipes, error) {
 }
 
 // seal creates a memory file that no process can change, and opens it for reading.
-func seal(file **os.File, name, text string) error {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return fmt.Errorf("make memory file: %w", err)
-	}
-	writable := os.NewFile(uintptr(fd), name)
-	defer writable.Close()
-	if err := writable.Chmod(0o400); err != nil {
+func seal(file **os.File, name, text string) (err error) {
+	if *file, err = probe.SealText(name, []byte(text)); err != nil {
 		return err
 	}
-	if _, err := writable.WriteString(text); err != nil {
-		return err
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
-		return fmt.Errorf("seal memory file: %w", err)
-	}
-	*file, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) //nolint:forbidigo // /proc/self
-	return err
+	return (*file).Chmod(0o400)
 }
 
 // makeScratch creates the writable file for bash's lists of names. The reader checks the names.
@@ -196,7 +184,7 @@ func (s *Shell) exitStatus() (int, bool, error) {
 	if s.end.Signaled() {
 		return 0, false, s.killedError()
 	}
-	return s.end.status(), true, nil
+	return probe.ExitStatus(s.end.WaitStatus), true, nil
 }
 
 // killedError returns the error of a shell that a signal ended, for example the kernel when memory

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
@@ -72,7 +73,7 @@ func Again(argv, env []string) (*Child, error) {
 func (c *Child) Ended() <-chan struct{} { return c.done }
 
 // Status returns the exit status as bash counts it, after the end.
-func (c *Child) Status() int { return c.end.status() }
+func (c *Child) Status() int { return probe.ExitStatus(c.end.WaitStatus) }
 
 // Kill ends the process and what it has started.
 func (c *Child) Kill() { process.EndSession(c.pid, process.TermGrace) }
@@ -125,12 +126,4 @@ func (d *death) cause() string {
 		return d.String() + " (by the kernel for want of memory, or by a person)"
 	}
 	return d.String()
-}
-
-// status returns the status as bash counts it: 128 plus the signal for a death by signal.
-func (d *death) status() int {
-	if d.Signaled() {
-		return 128 + int(d.Signal())
-	}
-	return d.ExitStatus()
 }
