@@ -15,6 +15,18 @@ func Before(prefix, word, suffix string) string {
 	return prefix + word + suffix
 }
 
+// Length returns a duration without zeros at its end: 10m, 1h30m.
+func Length(d time.Duration) string {
+	text := d.String()
+	if d != 0 && d%time.Minute == 0 {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if d != 0 && d%time.Hour == 0 {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
 // Plural returns "1 GPU", "2 GPUs".
 func Plural(n int, thing string) string {
 	if n == 1 {

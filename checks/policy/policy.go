@@ -143,20 +143,9 @@ func Waits(p conf.Policy, healthy int, since, now time.Time) string {
 	case healthy < p.Passes:
 		return fmt.Sprintf("which has passed in %d of %d runs", healthy, p.Passes)
 	case p.Cooldown > 0 && left > 0:
-		return fmt.Sprintf("which has not passed for %s yet", short(p.Cooldown))
+		return fmt.Sprintf("which has not passed for %s yet", checks.Length(p.Cooldown))
 	}
 	return ""
-}
-
-// short returns a duration without parts that are zero.
-func short(d time.Duration) string {
-	switch {
-	case d%time.Hour == 0:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	case d%time.Minute == 0:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	}
-	return d.String()
 }
 
 // Words describes a policy in one line.

@@ -189,14 +189,14 @@ func startDrill(o *drillOptions, given []string, code, device string) error {
 	if err := r.KeepDrill(drill); err != nil {
 		return err
 	}
-	tellDrill(r, fmt.Sprintf("drill of %s for %s", drill, shortLength(o.length)), drill.By)
+	tellDrill(r, fmt.Sprintf("drill of %s for %s", drill, checks.Length(o.length)), drill.By)
 	printDrill(drill, s.Check, list)
 	return nil
 }
 
 // printDrill prints the finding of a drill, and what becomes of it in each context. list has the lines of the check.
 func printDrill(drill *session.Drill, check string, list []session.Covered) {
-	fmt.Fprintf(console.Screen, "drill of %s until %s (%s)\n", drill, drill.Until().Local().Format(clock), shortLength(drill.For))
+	fmt.Fprintf(console.Screen, "drill of %s until %s (%s)\n", drill, drill.Until().Local().Format(clock), checks.Length(drill.For))
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(console.Screen, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -215,15 +215,6 @@ func printDrill(drill *session.Drill, check string, list []session.Covered) {
 // reports reports whether a run has a line that is the check itself.
 func reports(c session.Covered) bool {
 	return c.Action != session.NotChecked && c.Action != session.ByShell
-}
-
-// shortLength returns a duration without zeros at its end: 10m.
-func shortLength(d time.Duration) string {
-	text := strings.TrimSuffix(d.String(), "m0s")
-	if text != d.String() {
-		text += "m"
-	}
-	return strings.TrimSuffix(text, "h0m") + map[bool]string{true: "h"}[strings.HasSuffix(text, "h0m")]
 }
 
 // tellDrill records who has started or ended a drill.

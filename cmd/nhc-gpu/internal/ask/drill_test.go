@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
@@ -116,16 +115,5 @@ func TestDevicesOf(t *testing.T) {
 	name := shapedAs(checks.Device{Kind: "gpu", Name: "gpu0", PCI: "0000:10:00.0"}, checks.Device{Kind: "gpu", Name: "gpu3"})
 	if pci.String() != "0000:10:00.0" || name.String() != "gpu0" {
 		t.Errorf("%s, %s", pci, name)
-	}
-}
-
-func TestShortLength(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		10 * time.Minute: "10m", time.Hour: "1h", 90 * time.Minute: "1h30m", 24 * time.Hour: "24h", 61 * time.Second: "1m1s", time.Hour + time.Second: "1h0m1s",
-	} {
-		if got := shortLength(d); got != want {
-			t.Errorf("%s: %q, want %q", d, got, want)
-		}
 	}
 }
