@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
@@ -35,38 +36,41 @@ type FloorTest struct {
 	Ranked bool   // it needs at least two ranks
 }
 
-// FloorTests holds the tests that can have floors.
-var FloorTests = map[string]FloorTest{
-	"host_to_device":     {Unit: "GB/s", Sized: "bytes"},
-	"device_to_host":     {Unit: "GB/s", Sized: "bytes"},
-	"both_ways":          {Unit: "GB/s", Sized: "bytes"}, // to and from the host at once
-	"device_to_device":   {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"memory_bandwidth":   {Unit: "GB/s", Sized: "bytes"},
-	"gemm":               {Unit: "TFLOP/s", Sized: "n"},
-	"launch":             {Unit: "us"},
-	"all_reduce":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"all_gather":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"reduce_scatter":     {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"all_to_all":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"broadcast":          {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"sendrecv":           {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"pairs":              {Unit: "GB/s", Sized: "bytes", Ranked: true}, // each GPU with each other, by NCCL
-	"soak":               {Unit: "TFLOP/s", Sized: "n"},
-	"ib_write_bw":        {Unit: "Gb/s", Sized: "bytes"},
-	"overlap_compute":    {Unit: "%", Sized: "bytes", Ranked: true}, // remaining speed
-	"overlap_all_reduce": {Unit: "%", Sized: "bytes", Ranked: true},
+// FloorTests returns the tests that can have floors.
+func FloorTests() map[string]FloorTest { return maps.Clone(floorTests()) }
 
-	"cpu_stream": {Unit: "MB/s"},
-	"disk_write": {Unit: "MB/s", Sized: "bytes"},
-}
+var floorTests = sync.OnceValue(func() map[string]FloorTest {
+	all := map[string]FloorTest{
+		"host_to_device":     {Unit: "GB/s", Sized: "bytes"},
+		"device_to_host":     {Unit: "GB/s", Sized: "bytes"},
+		"both_ways":          {Unit: "GB/s", Sized: "bytes"}, // to and from the host at once
+		"device_to_device":   {Unit: "GB/s", Sized: "bytes", Ranked: true},
+		"memory_bandwidth":   {Unit: "GB/s", Sized: "bytes"},
+		"gemm":               {Unit: "TFLOP/s", Sized: "n"},
+		"launch":             {Unit: "us"},
+		"all_reduce":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
+		"all_gather":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
+		"reduce_scatter":     {Unit: "GB/s", Sized: "bytes", Ranked: true},
+		"all_to_all":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
+		"broadcast":          {Unit: "GB/s", Sized: "bytes", Ranked: true},
+		"sendrecv":           {Unit: "GB/s", Sized: "bytes", Ranked: true},
+		"pairs":              {Unit: "GB/s", Sized: "bytes", Ranked: true}, // each GPU with each other, by NCCL
+		"soak":               {Unit: "TFLOP/s", Sized: "n"},
+		"ib_write_bw":        {Unit: "Gb/s", Sized: "bytes"},
+		"overlap_compute":    {Unit: "%", Sized: "bytes", Ranked: true}, // remaining speed
+		"overlap_all_reduce": {Unit: "%", Sized: "bytes", Ranked: true},
 
-func init() { // the same with several communicators at once, and over the network only
+		"cpu_stream": {Unit: "MB/s"},
+		"disk_write": {Unit: "MB/s", Sized: "bytes"},
+	}
+	// The same with several communicators at once, and over the network only.
 	for _, op := range []string{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv"} {
 		for _, name := range []string{"multi_" + op, op + "_no_p2p", "multi_" + op + "_no_p2p"} {
-			FloorTests[name] = FloorTests[op]
+			all[name] = all[op]
 		}
 	}
-}
+	return all
+})
 
 // same reports whether two floors are of the same run.
 func (f *Floor) same(g *Floor) bool {
@@ -77,7 +81,7 @@ func (f *Floor) same(g *Floor) bool {
 func (f *Floor) Of() string {
 	words := []string{f.Test, f.Algorithm}
 	if f.Size > 0 {
-		words = append(words, sizeWord(f.Size, FloorTests[f.Test].Sized))
+		words = append(words, sizeWord(f.Size, floorTests()[f.Test].Sized))
 	}
 	if f.Ranks > 1 {
 		words = append(words, fmt.Sprintf("%d ranks", f.Ranks))
@@ -134,9 +138,9 @@ func parseFloor(table map[string]any) (f Floor, err error) {
 		}
 	}
 	name, _ := table["test"].(string)
-	test, ok := FloorTests[name]
+	test, ok := floorTests()[name]
 	if !ok {
-		return f, wrongKey("test", table["test"], strings.Join(slices.Sorted(maps.Keys(FloorTests)), ", "))
+		return f, wrongKey("test", table["test"], strings.Join(slices.Sorted(maps.Keys(floorTests())), ", "))
 	}
 	f.Test = name
 	for _, read := range []func() error{

@@ -66,7 +66,7 @@ func (p *Platform) floorsTOML(b *strings.Builder) {
 	for i := range p.Floors {
 		f := &p.Floors[i]
 		fmt.Fprintf(b, "\n[[platform.floor]] # %s\ntest = %s\nalgorithm = %s\n", f.Pos, strconv.Quote(f.Test), strconv.Quote(f.Algorithm))
-		switch sized := FloorTests[f.Test].Sized; {
+		switch sized := floorTests()[f.Test].Sized; {
 		case f.Size == 0:
 		case sized == "bytes":
 			fmt.Fprintf(b, "size = %q\n", sizeWord(f.Size, sized))

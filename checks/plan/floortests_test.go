@@ -25,17 +25,17 @@ func TestEveryMeasureMayHaveAFloor(t *testing.T) {
 		}
 	}
 	for name := range seen {
-		if _, ok := conf.FloorTests[name]; !ok {
+		if _, ok := conf.FloorTests()[name]; !ok {
 			t.Errorf("a check measures %q, of which no floor can be given: conf.FloorTests lacks it", name)
 		}
 	}
-	for name := range conf.FloorTests {
+	for name := range conf.FloorTests() {
 		if !words[name] {
 			t.Errorf("conf.FloorTests has %q, which no check measures", name)
 		}
 	}
 	for _, name := range findWords(t, "../active/active.toml", `(?m)^test = "(\w+)"`) {
-		if _, ok := conf.FloorTests[name]; !ok {
+		if _, ok := conf.FloorTests()[name]; !ok {
 			t.Errorf("active.toml has %q, which is no test", name)
 		}
 	}
