@@ -111,9 +111,9 @@ func (c *client) send(reqs []*wire.Request) {
 
 var errBroken = errors.New("worker broken")
 
-// starved is the least time for a short request while the worker only lacks CPU time: on a loaded node
-// its start alone can take longer than the write of a log.
 const (
+	// starved is the least time for a short request while the worker only lacks CPU time: on a loaded node
+	// its start alone can take longer than the write of a log.
 	starved     = time.Second
 	starvedLook = 50 * time.Millisecond // between two looks at it
 )
