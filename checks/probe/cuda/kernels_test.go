@@ -61,7 +61,7 @@ func TestPTXIsOfItsSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("make", "-s", "ptx", "KERNELS="+dir)
-	cmd.Dir = "../.."
+	cmd.Dir = "../../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
