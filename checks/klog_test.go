@@ -458,3 +458,17 @@ func TestKernelLogHasOneReader(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A misspelled field would be the text between the braces.
+func TestFieldsOfFormsAreKnown(t *testing.T) {
+	t.Parallel()
+	known := strings.Fields("pci pcifn mig rest dev br fn at ibdev ctrl text skip uuid hex digits n module word task")
+	for _, f := range slices.Concat(kernelForms, MessageTable().Forms) {
+		for _, part := range strings.Split(f.Form, "{")[1:] {
+			field, _, closed := strings.Cut(part, "}")
+			if !closed || !slices.Contains(known, field) && !strings.HasPrefix(field, "code ") && !strings.Contains(field, "|") {
+				t.Errorf("%s: no field {%s}", f.Form, field)
+			}
+		}
+	}
+}
