@@ -119,3 +119,21 @@ func ParseEvents(out []byte) (list []FleetEvent, err error) {
 	slices.SortStableFunc(merged, func(a, b FleetEvent) int { return cmp.Or(a.Start.Compare(b.Start), cmp.Compare(a.Node, b.Node)) })
 	return merged, err
 }
+
+// JobNodesArgv is the command whose output [ParseJobNodes] reads.
+func (s Settings) JobNodesArgv(id string) []string {
+	return []string{s.command("squeue"), "-h", "-j", id, "-o", "%A|%u|%N"}
+}
+
+// ParseJobNodes returns the user and the nodes of a job, none if it does not run. squeue prints a line for
+// each task of an array and for each component of a heterogeneous job, each with its own number.
+func ParseJobNodes(out []byte, id string) (user string, nodes []string, err error) {
+	for line := range strings.Lines(string(out)) {
+		words := strings.Split(strings.TrimSpace(line), "|")
+		if len(words) == 3 && words[0] == id && words[2] != "" && !strings.HasPrefix(words[1], "-") && userName(words[1]) != "" {
+			nodes, err = ExpandHostlist(words[2])
+			return words[1], nodes, err
+		}
+	}
+	return "", nil, nil
+}

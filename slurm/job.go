@@ -372,21 +372,3 @@ func (s Scope) Inside(d checks.Device) bool {
 	is := func(g GPU) bool { return d.PCI != "" && d.PCI == g.PCI || d.UUID != "" && d.UUID == g.UUID }
 	return !slices.ContainsFunc(s.Other, is) && (d.PCI == "" || slices.ContainsFunc(s.Own, is))
 }
-
-// JobNodesArgv is the command whose output [ParseJobNodes] reads.
-func (s Settings) JobNodesArgv(id string) []string {
-	return []string{s.command("squeue"), "-h", "-j", id, "-o", "%A|%u|%N"}
-}
-
-// ParseJobNodes returns the user and the nodes of a job, none if it does not run. squeue prints a line for
-// each task of an array and for each component of a heterogeneous job, each with its own number.
-func ParseJobNodes(out []byte, id string) (user string, nodes []string, err error) {
-	for line := range strings.Lines(string(out)) {
-		words := strings.Split(strings.TrimSpace(line), "|")
-		if len(words) == 3 && words[0] == id && words[2] != "" && !strings.HasPrefix(words[1], "-") && userName(words[1]) != "" {
-			nodes, err = ExpandHostlist(words[2])
-			return words[1], nodes, err
-		}
-	}
-	return "", nil, nil
-}

@@ -215,27 +215,3 @@ func TestScope(t *testing.T) {
 		})
 	}
 }
-
-// The lines of other tasks of an array, and of other components, are not those of the job.
-func TestJobNodes(t *testing.T) {
-	t.Parallel()
-	for out, want := range map[string]string{
-		"7|alice|gpu[01-03]\n":                 "alice gpu01 gpu02 gpu03",
-		"8|alice|gpu01\n7|alice|gpu02\n":       "alice gpu02", // an array
-		"9|alice|\n8|alice|gpu01\n7|alice|\n":  " ",           // it waits
-		"7|alice|\n7|alice|gpu02\n":            "alice gpu02",
-		"17|alice|gpu01\n":                     " ",
-		"7|al ice|gpu01\n":                     " ",
-		"7|-alice|gpu01\n":                     " ",
-		"7|alice|gpu01|gpu02\n":                " ",
-		"slurm_load_jobs error: no such job\n": " ",
-		"":                                     " ",
-	} {
-		if user, nodes, err := ParseJobNodes([]byte(out), "7"); user+" "+strings.Join(nodes, " ") != want || err != nil {
-			t.Errorf("%q: %q on %q, %v, want %q", out, user, nodes, err, want)
-		}
-	}
-	if _, nodes, err := ParseJobNodes([]byte("7|alice|-x,gpu[\n"), "7"); err == nil {
-		t.Errorf("%q", nodes)
-	}
-}

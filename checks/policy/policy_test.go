@@ -186,7 +186,7 @@ func TestWaits(t *testing.T) {
 		"one pass":         {conf.Policy{Passes: 1}, 1, 0, ""},
 		"two of three":     {conf.Policy{Passes: 3}, 2, time.Hour, "which has passed in 2 of 3 runs"},
 		"three of three":   {conf.Policy{Passes: 3}, 3, time.Hour, ""},
-		"cool-down":        {conf.Policy{Passes: 1, Cooldown: 90 * time.Minute}, 5, time.Hour, "which has not passed for 90m yet"},
+		"cool-down":        {conf.Policy{Passes: 1, Cooldown: 90 * time.Minute}, 5, time.Hour, "which has not passed for 1h30m yet"},
 		"cool-down, hours": {conf.Policy{Passes: 1, Cooldown: 2 * time.Hour}, 5, time.Hour, "which has not passed for 2h yet"},
 		"is over":          {conf.Policy{Passes: 1, Cooldown: time.Hour}, 5, time.Hour, ""},
 		"no cool-down":     {conf.Policy{Passes: 1, Cooldown: -1}, 1, 0, ""},
