@@ -122,6 +122,15 @@ int cuDeviceGet(int *device, int ordinal)
 	return OK;
 }
 
+int cuDeviceGetName(char *out, int size, int d)
+{
+	const char *name = text(d, "cuDeviceGetName", NULL);
+
+	CALL(d, "cuDeviceGetName", NULL);
+	snprintf(out, (size_t)size, "%s", name ? name : "NVIDIA H100 80GB HBM3");
+	return OK;
+}
+
 int cuDeviceGetPCIBusId(char *out, int size, int d)
 {
 	const char *address = text(d, "cuDeviceGetPCIBusId", NULL);
