@@ -91,9 +91,8 @@ struct kernel {
 };
 void add_kernel(struct kernel *k);
 
-/* The index of a thread; for kernels that run whole, the sizes of the grid. */
+/* The index of a thread, and the sizes of the grid. */
 extern __thread unsigned thread_x, threads_x, block_x, blocks_x;
-extern __thread unsigned grid_size[3], block_size[3];
 
 /* The argument with a number, of a type. */
 #define ARG(args, n, type) (*(type *)(args)[n])
