@@ -34,29 +34,6 @@ func (n *node) measure(wall time.Duration) (bytes int, share, wakes float64) {
 	return bytes, share, wakes
 }
 
-// sleeps counts the seconds, of those that pass, in which no thread of the monitor wakes up between 0.4 and 0.9 s
-// after the whole second since the boot, at which all its sources work.
-func (n *node) sleeps(seconds int) (quiet int) {
-	n.t.Helper()
-	wakesAt := func(offset time.Duration) (wakes int) {
-		var now unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-			n.t.Fatal(err)
-		}
-		time.Sleep((offset - time.Duration(now.Nsec) + time.Second) % time.Second)
-		for _, p := range n.processes() {
-			wakes += p.wakes
-		}
-		return wakes
-	}
-	for range seconds {
-		if wakesAt(400*time.Millisecond) == wakesAt(900*time.Millisecond) {
-			quiet++
-		}
-	}
-	return quiet
-}
-
 // asAfterBoot drops a file from the page cache. The kernel maps one that has just been written in pieces of up to
 // 2 MiB, and one that was read from a disk in pieces of 64 KiB.
 func asAfterBoot(t *testing.T, file string) {
@@ -79,10 +56,10 @@ func TestCost(t *testing.T) {
 		job       bool
 		processes int
 		bytes     int     // the aim is 40 MiB with a job (docs/monitor.md): twice that is a defect on any machine
-		wakes     float64 // a second, which do not depend on other load, as the CPU time does
+		wakes     float64 // a second: 7 and 17, whatever the load; a source that works twice a second adds 3 to 6
 	}{
-		{"without a job", false, 8, 64 << 20, 25},
-		{"with a job", true, 9, 80 << 20, 60},
+		{"without a job", false, 8, 64 << 20, 9.5},
+		{"with a job", true, 9, 80 << 20, 20},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, "check_gpu_recovery")
@@ -96,14 +73,6 @@ func TestCost(t *testing.T) {
 			time.Sleep(35 * time.Second) // the first sign of life, after which memory of the start is given back
 			if size, share, wakes := n.measure(time.Minute); size > tt.bytes || wakes > tt.wakes || share > stormShare {
 				t.Errorf("%.1f MiB, %.2f %% of one CPU, %.1f wake-ups a second", float64(size)/(1<<20), 100*share, wakes)
-			}
-			const seconds = 20
-			quiet := 0
-			for tries := 0; tries < 6 && quiet < seconds/2; tries++ { // a run of checks has some wake-ups, and other load delays many
-				quiet = max(quiet, n.sleeps(seconds))
-			}
-			if t.Logf("%d of %d seconds without a wake-up between 0.4 and 0.9 s", quiet, seconds); quiet < seconds/4 {
-				t.Errorf("%d of %d seconds without a wake-up between 0.4 and 0.9 s: something works more often than once a second", quiet, seconds)
 			}
 		})
 	}
