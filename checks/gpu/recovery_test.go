@@ -62,7 +62,19 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		})),
 		checktest.OnGPUs("reset", nil, wants(1), says("reset", checks.ResetGPU, "the driver requests a reset of the GPU")),
 		checktest.OnGPUs("reboot", nil, wants(2), says("reboot", checks.RebootNode, "the driver requests a reboot of the node")),
-		checktest.OnGPUs("drain P2P", nil, wants(3), says("p2p", checks.ResetGPU, "the driver requests that traffic between GPUs be drained (Drain P2P)")),
+		checktest.OnGPUs("drain P2P", nil, wants(3),
+			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.recovery.p2p", Severity: checks.Warn}, "the driver requests that traffic between GPUs be drained (Drain P2P)")),
+		checktest.OnGPUs("drain P2P of seven GPUs, and a reset of one", nil, func(n *nvml.Snapshot) {
+			for i := range n.GPUs {
+				n.GPUs[i].Recovery.Action = nvml.Known(3)
+			}
+			wants(1)(n)
+		}, allOf(func(i int) checks.Finding {
+			if i == 3 {
+				return says("reset", checks.ResetGPU, "the driver requests a reset of the GPU")
+			}
+			return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.recovery.p2p", Severity: checks.Warn}, "the driver requests that traffic between GPUs be drained (Drain P2P)")
+		})...),
 		checktest.OnGPUs("drain and reset", nil, wants(4), says("reset", checks.ResetGPU, "the driver requests an end of the jobs and a reset of the GPU")),
 		checktest.OnGPUs("IMEX", nil, wants(5),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.recovery.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}, "the driver requests a recovery of the IMEX domain")),

@@ -1,6 +1,7 @@
 package xid
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -60,7 +61,7 @@ func (j *xidJudge) applyAction(cases []*xidCase) (kept []*xidCase) {
 		worst.raise(class, note)
 		worst.note(note)
 		if worst.class == class {
-			worst.remedy = remedy
+			worst.remedy = cmp.Or(remedy, worst.remedy)
 		}
 	case authority != nil && !judgedBySite(authority, kept):
 		authority.class, authority.remedy = class, remedy

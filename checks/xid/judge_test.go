@@ -14,6 +14,28 @@ const (
 	toNone   = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 )
 
+// The driver ends Drain P2P and a recovery of the IMEX domain without a reset: errors before are not over.
+func TestXidNoReset(t *testing.T) {
+	t.Parallel()
+	for _, was := range []string{"0x3 (Drain P2P)", "0x5 (Recover IMEX Domain)", "garbage"} {
+		m := newXidMachine(t)
+		m.xid(57, "x")
+		m.xid(92, "x")
+		m.xid(154, "GPU recovery action changed from "+was+" to 0x0 (None)")
+		m.look("warn xid.92", "fail xid.57 reseat-or-rma")
+	}
+}
+
+// A request to drain peer-to-peer traffic needs no reset.
+func TestXidDrainP2P(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(154, "GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)")
+	m.look("warn xid.154  the driver requests an end of peer-to-peer traffic (drain P2P)")
+	m.say("NVRM: Xid (PCI:0000:18:00): 154, " + toReset) // one of eight
+	m.look("warn xid.154  the driver requests an end of peer-to-peer traffic (drain P2P)", "fail xid.154 reset-gpu the driver requests a GPU reset")
+}
+
 func TestXidReset(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]string{

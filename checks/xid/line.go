@@ -22,6 +22,7 @@ type xidLine struct {
 	UUID     string // lineUUID
 	Driver   string // lineLoad
 	Action   int    // of Xid 154: the recovery action; -1 if the line cannot be read
+	WasReset bool   // of Xid 154: the action None shows that the GPU was reset
 	Place    string // of Xid 13: "GPC 3, TPC 0"
 	Link     string // the number of the NVLink
 	Nonfatal bool   // the line reports a non-fatal error
@@ -70,7 +71,7 @@ func parseXid(line checks.KernelLine) xidLine {
 	l.Text = checks.XidText(rest)
 	switch l.Key.Code {
 	case xidRecoveryAction:
-		l.Action = parseRecoveryAction(rest)
+		l.Action, l.WasReset = parseRecoveryAction(rest)
 	case xidGraphics:
 		l.Place = parsePlace(rest)
 	}
@@ -129,19 +130,27 @@ const (
 	xidRecoveryAction = 154
 )
 
-// parseRecoveryAction returns the action of "GPU recovery action changed from 0x0 (None) to 0x2 (Node
-// Reboot Required)"; -1 if it has none.
-func parseRecoveryAction(text string) int {
+// parseRecoveryAction returns the new action of "GPU recovery action changed from 0x0 (None) to 0x2 (Node
+// Reboot Required)", -1 if it has none, and whether the change shows a reset: None follows an action that
+// needs one. The driver ends Drain P2P and a recovery of the IMEX domain without a reset.
+func parseRecoveryAction(text string) (action int, wasReset bool) {
 	_, change, _ := strings.Cut(text, "recovery action changed from ")
-	_, to, ok := strings.Cut(change, " to 0x")
+	before, after, ok := strings.Cut(change, " to 0x")
 	if !ok {
-		return -1
+		return -1, false
 	}
+	action = parseHex(after)
+	was, _, _ := explainAction(parseHex(strings.TrimPrefix(before, "0x")))
+	return action, action == 0 && was.Drains()
+}
+
+// parseHex returns the hexadecimal number that a text begins with, -1 if there is none.
+func parseHex(text string) int {
 	end := 0
-	for end < len(to) && checks.IsHex(to[end]) {
+	for end < len(text) && checks.IsHex(text[end]) {
 		end++
 	}
-	n, err := strconv.ParseUint(to[:end], 16, 31)
+	n, err := strconv.ParseUint(text[:end], 16, 31)
 	if err != nil {
 		return -1
 	}

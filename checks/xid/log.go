@@ -136,8 +136,8 @@ func (s *xidScan) addTrusted(r probe.KernelRecord, trusted checks.KernelLine) {
 func (s *xidScan) addEvent(line xidLine, seq uint64, now int64) {
 	l := s.ledger
 	s.countOwn(seq)
-	if line.Key.Code == xidRecoveryAction && !line.Key.Switch && line.Action == 0 {
-		s.countReset(line.GPU, seq) // a reset ends with the change to action None
+	if line.WasReset {
+		s.countReset(line.GPU, seq)
 	}
 	e := xidEvent{
 		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, From: seq, Seq: seq, Lines: 1,

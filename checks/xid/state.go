@@ -113,7 +113,7 @@ var recoveryActions = [...]struct {
 	{checks.XidIgnore, checks.NoRemedy, "nothing"},
 	{checks.XidReset, checks.ResetGPU, "a GPU reset"},
 	{checks.XidReboot, checks.RebootNode, "a reboot of the node"},
-	{checks.XidReset, checks.ResetGPU, "an end of peer-to-peer traffic (drain P2P)"},
+	{checks.XidWatch, checks.NoRemedy, "an end of peer-to-peer traffic (drain P2P)"}, // the driver goes on without a reset
 	{checks.XidReset, checks.ResetGPU, "a GPU reset after its jobs have ended"},
 	{checks.XidWatch, checks.CheckFabric, "a recovery of the IMEX domain"}, // its cause can be on another node
 	{checks.XidReset, checks.ResetGPU, "a reset of the bus"},

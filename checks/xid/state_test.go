@@ -43,6 +43,8 @@ func TestXidState(t *testing.T) {
 		{"92, IMEX", 92, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"warn xid.92 check-fabric the driver requests a recovery of the IMEX domain"}},
 		{"62, IMEX", 62, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"fail xid.62 reset-gpu the driver requests a recovery of the IMEX domain"}},
 		{"69, IMEX", 69, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"warn xid.69 check-fabric the driver requests a recovery of the IMEX domain"}},
+		{"62, drain P2P", 62, checks.GPUState{PCI: c1, Recovery: new(3)}, []string{"fail xid.62 reset-gpu the driver requests an end of peer-to-peer traffic (drain P2P)"}},
+		{"69, drain P2P", 69, checks.GPUState{PCI: c1, Recovery: new(3)}, []string{"warn xid.69 restart-app the driver requests an end of peer-to-peer traffic (drain P2P)"}},
 		{"63, pending, and no recovery needed", 63, checks.GPUState{PCI: c1, RemapPending: new(true), Recovery: new(0)}, []string{"fail xid.63 reset-gpu a remapping is pending"}},
 		{"37, reset needed: another check's", 37, checks.GPUState{PCI: c1, Recovery: new(1)}, nil},
 	} {
