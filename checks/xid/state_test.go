@@ -1,6 +1,8 @@
 package xid
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +56,44 @@ func TestXidState(t *testing.T) {
 			m.gpus = []checks.GPUState{{PCI: "garbage"}, c.state}
 			m.xid(c.xid, "x")
 			m.look(c.want...)
+		})
+	}
+}
+
+// Hopper logs 136 while links still train, for every link; Blackwell logs it once, for a mask of links.
+func TestXidTraining(t *testing.T) {
+	t.Parallel()
+	up := make([]bool, 18)
+	for i := range up {
+		up[i] = true
+	}
+	down := slices.Clone(up)
+	down[17] = false
+	hopper := make([]string, len(up))
+	for i := range hopper {
+		hopper[i] = fmt.Sprintf("NVLink: Link training failed for link %d(0x0, 0x0, 0x5, 0x0, 0x0, 0x0, 0x0)", i)
+	}
+	blackwell := []string{"NVLink: Link training failed for links 0x0000000000020001(0x22, 0x22, 0x0, 0x0, 0x0, 0x0, 0x0)"}
+	for _, c := range []struct {
+		name  string
+		lines []string
+		links []bool
+		want  string
+	}{
+		{"every link is up", hopper, up, "warn xid.136  its links are up"},
+		{"one link did not come up", hopper, down, "fail xid.136 reset-gpu link 17 is down"},
+		{"NVML cannot be queried", hopper, nil, "fail xid.136 reset-gpu"},
+		{"a mask, every link is up", blackwell, up, "warn xid.136  every link is up"},
+		{"a mask, one link did not come up", blackwell, down, "fail xid.136 reset-gpu"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newXidMachine(t)
+			m.gpus = []checks.GPUState{{PCI: c1, Links: c.links}}
+			for _, line := range c.lines {
+				m.xid(136, line)
+			}
+			m.look(c.want)
 		})
 	}
 }
