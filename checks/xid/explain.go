@@ -71,6 +71,10 @@ func addRules(add func(label, format string, args ...any), r xidRow) {
 	case "mig":
 		add("NVML", "decides if it can be queried: REBOOT on an A100 without MIG")
 	}
+	if (r.Code == xidContained || r.Code == xidUncontained) && r.override == "" {
+		not, _ := (&xidEvent{Asks: asksNothing}).verdict(r.Class)
+		add("verdict", "RESET if the line has RST: Yes or D-RST: Yes, %s if it has No twice", not)
+	}
 	if rule := r.Repeat; rule != nil {
 		what := "events"
 		switch {
@@ -121,7 +125,7 @@ func classifyLine(env *checks.Env, r xidRow, line xidLine) (class checks.XidClas
 	}
 	driver, _ := probe.DriverVersion(env.Host) // without it either layout is accepted
 	j := &xidJudge{ledger: &xidLedger{Driver: driver}}
-	class, notes := j.classify(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Nonfatal: line.Nonfatal}, &r)
+	class, notes := j.classify(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Asks: line.Asks, Nonfatal: line.Nonfatal}, &r)
 	if r.Class == checks.XidAuthority {
 		_, _, asks := explainAction(line.Action)
 		return class, "the driver requests " + asks

@@ -54,6 +54,8 @@ func TestExplainXid(t *testing.T) {
 		"12028":      "SXid 12028 NPORT_EGRESS_PRIVRSPERR",
 		"sxid:20034": "remedy     reset-gpu",
 		"999":        "unknown to this version",
+		"95":         "verdict    RESET if the line has RST: Yes or D-RST: Yes, WATCH if it has No twice",
+		"NVRM: Xid (PCI:0000:c1:00): 95, Uncontained: LTC (0x2, 0x1). RST: No, D-RST: No":                 "this line  WATCH",
 		"NVRM: Xid (PCI:0000:c1:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)": "decoded    the driver requests a reboot of the node",
 		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 24007, Non-fatal, Link 32 x":                          "this line  WATCH",
 		"fm: detected NVSwitch fatal error 20034 on x":                                                    "SXid 20034",

@@ -171,6 +171,8 @@ func (j *xidJudge) classify(e *xidEvent, r *xidRow) (class checks.XidClass, note
 		}
 	case class == checks.XidAuthority:
 		class, _, _ = explainAction(e.Action)
+	case e.Asks != "" && r.override == "":
+		class, notes = e.verdict(class)
 	case e.Key.Switch && e.Nonfatal && r.Nonfatal != "":
 		class = r.Nonfatal
 	case e.Key.Switch && e.Nonfatal && class.Rank() > checks.XidWatch.Rank():
@@ -182,6 +184,17 @@ func (j *xidJudge) classify(e *xidEvent, r *xidRow) (class checks.XidClass, note
 		}
 	}
 	return class, notes
+}
+
+// verdict returns the class of an event by the driver's verdict in its lines, and a note if it changes the class.
+func (e *xidEvent) verdict(class checks.XidClass) (checks.XidClass, []string) {
+	switch {
+	case e.Asks != asksNothing && !class.Drains():
+		return checks.XidReset, []string{"the driver requests a reset"}
+	case e.Asks == asksNothing && class.Drains():
+		return checks.XidWatch, []string{"the driver requests no reset"}
+	}
+	return class, nil
 }
 
 func (j *xidJudge) decode(e *xidEvent) decodedXid {

@@ -25,6 +25,7 @@ type xidLine struct {
 	WasReset bool   // of Xid 154: the action None shows that the GPU was reset
 	Place    string // of Xid 13: "GPC 3, TPC 0"
 	Link     string // the number of the NVLink
+	Asks     string // of Xid 94 and 95: what the driver asks for, see asksReset; "" if the line has no verdict
 	Nonfatal bool   // the line reports a non-fatal error
 }
 
@@ -74,6 +75,8 @@ func parseXid(line checks.KernelLine) xidLine {
 		l.Action, l.WasReset = parseRecoveryAction(rest)
 	case xidGraphics:
 		l.Place = parsePlace(rest)
+	case xidContained, xidUncontained:
+		l.Asks = parseVerdict(rest)
 	}
 	l.Link = parseLink(rest)
 	l.Nonfatal = strings.Contains(rest, " Nonfatal ") || strings.Contains(rest, " Non-fatal ")
@@ -127,6 +130,8 @@ func parseSXid(line checks.KernelLine) xidLine {
 const (
 	xidGraphics       = 13
 	xidOffTheBus      = 79
+	xidContained      = 94
+	xidUncontained    = 95
 	xidRecoveryAction = 154
 )
 
@@ -155,6 +160,28 @@ func parseHex(text string) int {
 		return -1
 	}
 	return int(n)
+}
+
+// What the driver asks for after a memory error: a reset, a reset when the jobs on the GPU have ended, or no reset.
+const (
+	asksReset      = "reset"
+	asksDrainReset = "drain-reset"
+	asksNothing    = "nothing"
+)
+
+// parseVerdict returns what the driver asks for at the end of an Xid 94 or 95: "... RST: Yes, D-RST: No"
+// (kern_gpu_error_cont_ga100.c, _gpuGenerateErrorLog). Older drivers and other GPUs log none.
+func parseVerdict(text string) string {
+	text = strings.TrimRight(text, " \n")
+	switch {
+	case strings.HasSuffix(text, " RST: Yes, D-RST: No"), strings.HasSuffix(text, " RST: Yes, D-RST: Yes"):
+		return asksReset
+	case strings.HasSuffix(text, " RST: No, D-RST: Yes"):
+		return asksDrainReset
+	case strings.HasSuffix(text, " RST: No, D-RST: No"):
+		return asksNothing
+	}
+	return ""
 }
 
 // parsePlace returns the "GPC 3, TPC 0" of an Xid 13: the last one, because a process name with a comma

@@ -33,6 +33,7 @@ type xidEvent struct {
 	Action   int    `json:"action,omitempty"`
 	Place    string `json:"place,omitempty"`
 	Link     string `json:"link,omitempty"`
+	Asks     string `json:"asks,omitempty"` // see xidLine
 	Nonfatal bool   `json:"nonfatal,omitempty"`
 
 	Raised checks.XidClass `json:"raised,omitempty"` // by a rule with a temporary reason
@@ -141,7 +142,7 @@ func (s *xidScan) addEvent(line xidLine, seq uint64, now int64) {
 	}
 	e := xidEvent{
 		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, From: seq, Seq: seq, Lines: 1,
-		Text: line.Text, PID: line.PID, Name: line.Name, Action: line.Action, Place: line.Place, Link: line.Link, Nonfatal: line.Nonfatal,
+		Text: line.Text, PID: line.PID, Name: line.Name, Action: line.Action, Place: line.Place, Link: line.Link, Asks: line.Asks, Nonfatal: line.Nonfatal,
 	}
 	e.Sub = line.subKey()
 	place := e.place()
@@ -237,7 +238,7 @@ func (s *xidScan) replace(e xidEvent) {
 }
 
 // subKey returns the values that separate lines of one error: the link, the place, the severity in the
-// line, the recovery action.
+// line, the recovery action, the driver's verdict.
 func (l *xidLine) subKey() string {
 	switch {
 	case l.Key.Switch:
@@ -252,7 +253,7 @@ func (l *xidLine) subKey() string {
 			return fmt.Sprintf("%s %s %x %x", n.Unit, n.Link, n.Intr, n.Status)
 		}
 	}
-	return strings.TrimSpace(l.Link + " " + l.Place)
+	return strings.TrimSpace(l.Link + " " + l.Place + " " + l.Asks)
 }
 
 // recordXids reads the kernel's log into a ledger. notes are findings about the reading itself.

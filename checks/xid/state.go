@@ -37,10 +37,10 @@ func (c *xidCase) decide(s checks.GPUState) {
 	switch {
 	case class == checks.XidHold: // only an operator can end it
 	case c.row.State == "remap", c.row.State == "bank":
-		class, note = decideRemap(class, c.row.State, s)
+		class, note = c.decideRemap(s)
 	case c.row.State == "sram" && isTrue(s.SRAMThreshold):
 		class, note = checks.XidHold, "SRAM errors are beyond their threshold"
-	case c.row.State == "mig" && class == checks.XidReset && isFalse(s.MIG) && strings.Contains(s.Name, " A100"):
+	case c.row.State == "mig" && class == checks.XidReset && c.last().Asks != asksDrainReset && isFalse(s.MIG) && strings.Contains(s.Name, " A100"):
 		class, note = checks.XidReboot, "on an A100 without MIG"
 	case c.row.State == "links":
 		class, note = c.decideLinks(s.Links)
@@ -85,8 +85,11 @@ func (c *xidCase) decideLinks(up []bool) (checks.XidClass, string) {
 	return checks.XidWatch, ok
 }
 
-// decideRemap decides by the row remapper, which does not report banks.
-func decideRemap(class checks.XidClass, state string, s checks.GPUState) (checks.XidClass, string) {
+// decideRemap decides by the row remapper, which does not report banks. It does not lower an error after which
+// the driver has asked for a reset.
+func (c *xidCase) decideRemap(s checks.GPUState) (checks.XidClass, string) {
+	class, state := c.class, c.row.State
+	asked := slices.ContainsFunc(c.events, func(e *xidEvent) bool { return e.Asks == asksReset || e.Asks == asksDrainReset })
 	switch {
 	case isTrue(s.RemapFailed):
 		return checks.XidHold, "remapping has failed"
@@ -98,7 +101,7 @@ func decideRemap(class checks.XidClass, state string, s checks.GPUState) (checks
 		return class, ""
 	case class == checks.XidState:
 		return checks.XidIgnore, ""
-	case class.Drains():
+	case class.Drains() && !asked:
 		return checks.XidWatch, "no remapping is pending"
 	}
 	return class, ""

@@ -98,6 +98,54 @@ func TestXidTraining(t *testing.T) {
 	}
 }
 
+// The driver's verdict at the end of an Xid 94 or 95 takes precedence over the table.
+func TestXidVerdict(t *testing.T) {
+	t.Parallel()
+	const yes, drain, no = ". RST: Yes, D-RST: No", ". RST: No, D-RST: Yes", ". RST: No, D-RST: No"
+	a100 := checks.GPUState{PCI: c1, Name: "NVIDIA A100-SXM4-80GB", MIG: new(false), RemapPending: new(false), RemapFailed: new(false)}
+	mig := a100
+	mig.MIG = new(true)
+	pending := a100
+	pending.RemapPending = new(true)
+	for _, c := range []struct {
+		name  string
+		xid   int
+		text  string
+		state *checks.GPUState // nil: NVML cannot be queried
+		want  string
+	}{
+		{"95, reset", 95, "Uncontained: LTC TAG (0x2, 0x1)" + yes, nil, "fail xid.95 reset-gpu"},
+		{"95, no reset", 95, "Uncontained: LTC (0x2, 0x1)" + no, nil, "warn xid.95  the driver requests no reset"},
+		{"95, no verdict", 95, "Uncontained", nil, "fail xid.95 reset-gpu"},
+		{"95, reset, A100", 95, "Uncontained" + yes, &a100, "fail xid.95 reboot-node on an A100 without MIG"},
+		{"95, no reset, A100", 95, "Uncontained" + no, &a100, "warn xid.95  the driver requests no reset"},
+		{"95, reset, A100 with MIG", 95, "Uncontained" + yes, &mig, "fail xid.95 reset-gpu"},
+		{"95, drain and reset, A100", 95, "Uncontained" + drain, &a100, "fail xid.95 reset-gpu"},
+		{"94, no reset", 94, "Contained" + no, nil, "warn xid.94 restart-app"},
+		{"94, no reset, but a row is pending", 94, "Contained" + no, &pending, "fail xid.94 reset-gpu a remapping is pending"},
+		{"94, reset", 94, "Contained: PMU" + yes, nil, "fail xid.94 reset-gpu the driver requests a reset"},
+		{"94, reset, no row is pending", 94, "Contained: PMU" + yes, &a100, "fail xid.94 reset-gpu the driver requests a reset"},
+		{"94, drain and reset", 94, "Contained" + drain, &mig, "fail xid.94 reset-gpu the driver requests a reset"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newXidMachine(t)
+			if c.state != nil {
+				m.gpus = []checks.GPUState{*c.state}
+			}
+			m.xid(c.xid, c.text)
+			m.look(c.want)
+		})
+	}
+	m := newXidMachine(t) // in one burst
+	m.xid(94, "Contained"+no)
+	m.xid(94, "Contained: PMU"+yes)
+	m.xid(95, "Uncontained"+no)
+	m.look("warn xid.95  the driver requests no reset", "fail xid.94 reset-gpu the driver requests a reset")
+	m.xid(95, "Uncontained"+yes)
+	m.look("fail xid.94 reset-gpu the driver requests a reset", "fail xid.95 reset-gpu")
+}
+
 // A recovery of the IMEX domain only warns, since its cause can be on another node, but the driver asks for it.
 func TestXidDomain(t *testing.T) {
 	t.Parallel()
