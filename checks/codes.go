@@ -81,7 +81,7 @@ func OfLBNL(name string) bool { return lbnl[name] }
 // losses are the codes of devices that no longer answer; other faults of such a device are
 // consequences. counts are the codes of device counts, which are too small in that case.
 var (
-	losses = makeSet("gpu.recovery.lost gpu.xid.79 gpu.count.gone gpu.count.nvml ib.pcie.gone ib.ports.gone pcie.gone pcie.missing nvme.gone nvme.missing nvme.state nvme.log.dead eth.missing")
+	losses = makeSet("gpu.recovery.lost gpu.xid.79 gpu.xid.110 gpu.count.gone gpu.count.nvml ib.pcie.gone ib.ports.gone pcie.gone pcie.missing nvme.gone nvme.missing nvme.state nvme.log.dead eth.missing")
 	counts = makeSet("gpu.count ib.count ib.ports.count pcie.count nvme.count")
 )
 

@@ -130,6 +130,7 @@ func TestWorst(t *testing.T) {
 		failed  = faulty("check_gpu_remap", "gpu.remap.failed", gpu(5), checks.ReseatOrRMA)
 		pending = faulty("check_gpu_remap", "gpu.remap.pending", gpu(3), checks.ResetGPU)
 		lost    = faulty("check_gpu_recovery", "gpu.recovery.lost", gpu(3), checks.RebootNode)
+		secure  = faulty("check_gpu_xid", "gpu.xid.110", gpu(3), checks.PowerCycle)
 		reboot  = faulty("check_gpu_driver", "gpu.driver.mismatch", checks.Device{}, checks.RebootNode)
 		cable   = faulty("check_ib_ports", "ib.ports.polling", checks.Device{Kind: "port", Name: "mlx5_0:1"}, checks.CheckCable)
 		hot     = faulty("check_gpu_temp", "gpu.temp.limit", gpu(3), checks.NoRemedy)
@@ -160,6 +161,7 @@ func TestWorst(t *testing.T) {
 		"lost before the links to it":         {list(links, lost), lost},
 		"lost before other reboots":           {list(reboot, lost), lost},
 		"lost before what it entails":         {list(width, count, hot, lost), lost},
+		"lost by a security fault":            {list(lost, secure), secure},
 		"another device needs RMA":            {list(lost, other), other},
 		"fewer adapters are another fault":    {list(lost, hcas), hcas},
 		"a disk before the number of disks":   {list(disks, disk), disk},

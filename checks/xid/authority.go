@@ -60,7 +60,7 @@ func (j *xidJudge) applyAction(cases []*xidCase) (kept []*xidCase) {
 	case worst != nil && worst.class.Rank() > checks.XidIgnore.Rank():
 		worst.raise(class, note)
 		worst.note(note)
-		if worst.class == class {
+		if worst.class == class && worst.remedy != checks.PowerCycle {
 			worst.remedy = cmp.Or(remedy, worst.remedy)
 		}
 	case authority != nil && !judgedBySite(authority, kept):

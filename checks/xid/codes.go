@@ -118,8 +118,9 @@ func (r *xidRow) advise(c checks.XidClass, isSwitch bool) string {
 }
 
 // cureOf returns the cure of a row, "" for an event of another class: the cure belongs to the class of the row.
+// Only a power cycle ends an error that needs one, whether the log or the driver asks for a reset or a reboot.
 func (r *xidRow) cureOf(c checks.XidClass) string {
-	if c != r.Class {
+	if c != r.Class && !(r.Remedy == checks.PowerCycle && c.Drains() && c != checks.XidHold) {
 		return ""
 	}
 	return r.Cure

@@ -155,7 +155,7 @@ func (r *xidRow) explainClass(c checks.XidClass) string {
 	case c == checks.XidApp && r.Repeat != nil: // "repeated" has the rule of the row
 		text, _, _ := strings.Cut(c.Meaning(), ";")
 		return text
-	case c == checks.XidReboot && r.cureOf(c) != "":
+	case c.Drains() && r.cureOf(c) != "":
 		return "drains the node; " + r.Cure
 	}
 	return c.Meaning()

@@ -49,6 +49,8 @@ func TestExplainXid(t *testing.T) {
 		"109":        "repeated   RESET after 2 different jobs within 24 hours",
 		"145":        "unit       RLW_RXPIPE: IGNORE 5, RESET_GPU if promoted (action 2) 3\n",
 		"168":        "class      REBOOT: drains the node; enable ECC (nvidia-smi -i ADDRESS -e 1), then reboot; where ECC is enabled a reboot is enough",
+		"110":        "class      RESET: drains the node; power the node off and on",
+		"173":        "remedy     power-cycle",
 		"175":        "class      RESET",
 		"177":        "do         With no job on the node: systemctl stop",
 		"12028":      "SXid 12028 NPORT_EGRESS_PRIVRSPERR",
@@ -92,7 +94,7 @@ func TestWatchAdvice(t *testing.T) {
 			if advice := r.advise(r.Class, isSwitch); r.Remedy != checks.NoRemedy && strings.HasPrefix(advice, "Watch it") {
 				t.Errorf("%d: remedy %s, and %q", code, r.Remedy, advice)
 			}
-			if r.Cure != "" && r.Class != checks.XidWatch && r.Class != checks.XidReboot {
+			if r.Cure != "" && r.Class != checks.XidWatch && r.Class != checks.XidReboot && r.Remedy != checks.PowerCycle {
 				t.Errorf("%d: nothing uses the cure of class %s", code, r.Class)
 			}
 			if r.Class == checks.XidWatch && r.Cure != "" && r.advise(checks.XidReset, isSwitch) != adviseClass(checks.XidReset, isSwitch) {

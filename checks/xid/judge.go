@@ -267,7 +267,7 @@ func (j *xidJudge) isOver(e *xidEvent, class checks.XidClass, r *xidRow) bool {
 		return true
 	case j.passes > 0 && e.Passes >= j.passes:
 		return true
-	case class == checks.XidReboot:
+	case class == checks.XidReboot, class.Drains() && r.Remedy == checks.PowerCycle:
 		return false
 	case e.Epoch < j.ledger.epoch(e.GPU):
 		return true

@@ -27,6 +27,7 @@ type xidLine struct {
 	Link     string // the number of the NVLink
 	Asks     string // of Xid 94 and 95: what the driver asks for, see asksReset; "" if the line has no verdict
 	Nonfatal bool   // the line reports a non-fatal error
+	Bare     bool   // the line reports a lost GPU, and has no number
 }
 
 type xidLineKind int
@@ -47,7 +48,7 @@ func readXid(l checks.KernelLine) xidLine {
 	case checks.SaysSXid:
 		return parseSXid(l)
 	case checks.SaysLost, checks.SaysLostLong:
-		return xidLine{Kind: lineXid, GPU: l.PCI, Key: checks.XidKey{Code: xidOffTheBus}, Text: l.Words()}
+		return xidLine{Kind: lineXid, GPU: l.PCI, Key: checks.XidKey{Code: xidOffTheBus}, Text: l.Words(), Bare: true}
 	case checks.SaysResetRequired:
 		return xidLine{Kind: lineXid, Text: l.Words()}
 	case checks.SaysUUID:
@@ -132,6 +133,7 @@ const (
 	xidOffTheBus      = 79
 	xidContained      = 94
 	xidUncontained    = 95
+	xidSecurityFault  = 110
 	xidRecoveryAction = 154
 )
 

@@ -145,6 +145,9 @@ func (s *xidScan) addEvent(line xidLine, seq uint64, now int64) {
 		Text: line.Text, PID: line.PID, Name: line.Name, Action: line.Action, Place: line.Place, Link: line.Link, Asks: line.Asks, Nonfatal: line.Nonfatal,
 	}
 	e.Sub = line.subKey()
+	if line.Bare && s.followsSecurityFault(&e) {
+		return
+	}
 	place := e.place()
 	s.fresh[place] = true
 	if i, ok := s.at[place]; ok {
@@ -167,6 +170,13 @@ func (s *xidScan) addEvent(line xidLine, seq uint64, now int64) {
 	l.Events = append(l.Events, e)
 	s.at[place] = len(l.Events) - 1
 	s.same[place.xidSame]++
+}
+
+// followsSecurityFault reports whether the GPU has just had a security fault: the driver then takes it for lost, and
+// logs that, but no Xid 79 (osHandleGpuLost without bEmitXid), because the GPU is still on the bus.
+func (s *xidScan) followsSecurityFault(e *xidEvent) bool {
+	i, ok := s.at[xidPlace{xidSame{e.GPU, checks.XidKey{Code: xidSecurityFault}}, ""}]
+	return ok && s.ledger.Events[i].Epoch == e.Epoch && s.ledger.Events[i].near(e)
 }
 
 // isGrave reports whether an event drains the node by the tables alone.

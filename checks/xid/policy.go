@@ -106,12 +106,18 @@ func (p *xidPolicy) row(k checks.XidKey) xidRow {
 	}
 	// No rule changes a class that the site has set.
 	r.Class, r.Nonfatal, r.Again, r.Repeat, r.State, r.Cure = o.Class, o.Class, nil, nil, "", ""
+	if r.Remedy == checks.PowerCycle { // the site's class decides
+		r.Remedy = checks.NoRemedy
+	}
 	r.Remedy, r.unknown = classRemedy(o.Class, r.Remedy), false
 	return r
 }
 
 // classRemedy returns the remedy of an event with another class than that of its row.
 func classRemedy(c checks.XidClass, of checks.Remedy) checks.Remedy {
+	if of == checks.PowerCycle && c.Drains() && c != checks.XidHold {
+		return of
+	}
 	switch c {
 	case checks.XidReset:
 		if of == checks.CheckCable || of == checks.CheckFabric {

@@ -106,7 +106,7 @@ func checkXidRow(t *testing.T, name string, r xidRow) {
 		}
 	}
 	switch r.Remedy {
-	case checks.NoRemedy, checks.RestartApp, checks.ResetGPU, checks.RebootNode, checks.ReseatOrRMA, checks.CheckCable, checks.CheckFabric, checks.FixConfig:
+	case checks.NoRemedy, checks.RestartApp, checks.ResetGPU, checks.RebootNode, checks.PowerCycle, checks.ReseatOrRMA, checks.CheckCable, checks.CheckFabric, checks.FixConfig:
 	default:
 		t.Errorf("%s: remedy %q", name, r.Remedy)
 	}
@@ -117,6 +117,9 @@ func checkXidRow(t *testing.T, name string, r xidRow) {
 	case "", "remap", "bank", "sram", "links", "mig":
 	default:
 		t.Errorf("%s: state %q", name, r.State)
+	}
+	if r.Remedy == checks.PowerCycle && (r.Cure == "" || r.Class != checks.XidReset && r.Class != checks.XidReboot) {
+		t.Errorf("%s: class %s with remedy %s, and cure %q", name, r.Class, r.Remedy, r.Cure)
 	}
 	if r.Class == checks.XidState && r.State == "" {
 		t.Errorf("%s: STATE without a state", name)

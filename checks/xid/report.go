@@ -123,7 +123,7 @@ func (r *xidReporter) explainEnd(c *xidCase, last *xidEvent) (text string) {
 	case checks.XidDiag:
 		text = "run a diagnostic when the node is idle"
 	case checks.XidReset:
-		text = "a GPU reset or a reboot clears it"
+		text = cmp.Or(c.row.cureOf(c.class), "a GPU reset or a reboot clears it")
 		if c.key.Switch {
 			text = "a reset of all GPUs and switches or a reboot clears it"
 		}

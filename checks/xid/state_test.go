@@ -146,6 +146,44 @@ func TestXidVerdict(t *testing.T) {
 	m.look("fail xid.94 reset-gpu the driver requests a reset", "fail xid.95 reset-gpu")
 }
 
+// Only a power cycle clears a security fault. The driver calls the GPU lost, but logs no Xid 79.
+func TestXidSecurityFault(t *testing.T) {
+	t.Parallel()
+	const lost = "NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus."
+	m := newXidMachine(t)
+	m.xid(110, "SEC_FAULT: _FSP_SCPM")
+	m.xid(110, "SEC_FAULT: _FUNCTION_LOCKDOWN")
+	m.say(lost)
+	m.say("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.") // another one of eight
+	m.look("fail xid.79 reboot-node", "fail xid.110 power-cycle")
+	for _, f := range m.check.Run(t.Context(), m.env()) {
+		if f.Code == "gpu.xid.110" && (!strings.HasSuffix(f.Message, "power the node off and on: neither a GPU reset nor a reboot clears it. If it returns, contact the vendor") || !strings.Contains(f.Advice(), "Power the node off")) {
+			t.Errorf("%s: %s", f.Message, f.Advice())
+		}
+	}
+	m.xid(154, toReset)
+	m.look("fail xid.79 reboot-node", "fail xid.110 power-cycle the driver requests a GPU reset")
+	m.say("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06  Release Build") // a reset is not enough
+	m.look("fail xid.79 reboot-node", "fail xid.110 power-cycle the driver requests a GPU reset")
+	m.reboot()
+	m.look()
+
+	m.xid(110, "SEC_FAULT: _FSP_SCPM")
+	m.xid(154, toReboot)
+	m.look("fail xid.110 power-cycle the driver requests a reboot of the node")
+	m.up += 2 * xidBurst // later it is another fault
+	m.say(lost)
+	m.look("fail xid.79 reboot-node the driver requests a reboot of the node", "fail xid.110 power-cycle")
+
+	m = newXidMachine(t)
+	m.say(lost)
+	m.look("fail xid.79 reboot-node")
+	m = newXidMachine(t)
+	m.xid(110, "SEC_FAULT: _FSP_SCPM")
+	m.xid(79, "GPU has fallen off the bus.")
+	m.look("fail xid.79 reboot-node", "fail xid.110 power-cycle")
+}
+
 // A recovery of the IMEX domain only warns, since its cause can be on another node, but the driver asks for it.
 func TestXidDomain(t *testing.T) {
 	t.Parallel()
