@@ -30,6 +30,8 @@ import (
 // cards of another model without NVIDIA's driver, and, in a container, GPUs that the container
 // does not have.
 //
+// A GPU that was set aside with "nvidia-smi drain" is missing, too, but needs no reboot.
+//
 // A missing GPU only warns if the node still has WANT GPUs, or as many as Slurm's Gres: the site
 // knows of the dead GPU and uses the others. Other checks of GPUs then also only warn about it,
 // if WANT is given and Slurm does not schedule more GPUs.
@@ -50,13 +52,14 @@ func init() {
 		Slurm:   func(checks.Check) bool { return true }, // also with WANT: Slurm may schedule jobs on a node without its driver
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.amd":         amdDo,
-				"gpu.count":       "Compare with lspci -d 10de: and dmesg. If this number is expected, set it in nhc.conf (check_gpu_count N) and in Slurm's Gres. If not, power the node off and on, then reseat the GPU.",
-				"gpu.count.slurm": "Nothing, if Slurm schedules fewer GPUs on purpose. Otherwise correct Gres of this node in slurm.conf and gres.conf, then run scontrol reconfigure.",
-				"gpu.count.more":  "Nothing, if the GPU drives a display or does not belong to this container. Otherwise look in dmesg for the reason why the driver does not use it, or correct the number in nhc.conf.",
-				"gpu.count.nvml":  "nvidia-smi does not show the GPU: look for Xid 79 or \"fallen off the bus\" in dmesg. Reboot; if the error returns, power the node off and reseat or replace the GPU." + checks.ReseatLimits,
-				"gpu.count.gone":  "The GPU has disappeared from the PCI bus: power the node off and on; if the GPU does not return, reseat or replace it. If it was removed on purpose, delete gpu-count.json in " + checks.PastDir + ".",
-				"gpu.count.node":  "Jobs cannot open the GPU: create the device nodes with nvidia-modprobe -c 0 -u, and find out who removed them (udev rules, a container).",
+				"gpu.amd":           amdDo,
+				"gpu.count":         "Compare with lspci -d 10de: and dmesg. If this number is expected, set it in nhc.conf (check_gpu_count N) and in Slurm's Gres. If not, power the node off and on, then reseat the GPU.",
+				"gpu.count.slurm":   "Nothing, if Slurm schedules fewer GPUs on purpose. Otherwise correct Gres of this node in slurm.conf and gres.conf, then run scontrol reconfigure.",
+				"gpu.count.more":    "Nothing, if the GPU drives a display or does not belong to this container. Otherwise look in dmesg for the reason why the driver does not use it, or correct the number in nhc.conf.",
+				"gpu.count.nvml":    "nvidia-smi does not show the GPU: look for Xid 79 or \"fallen off the bus\" in dmesg. Reboot; if the error returns, power the node off and reseat or replace the GPU." + checks.ReseatLimits,
+				"gpu.count.drained": "An administrator has taken the GPU out of use with nvidia-smi drain, and no new program sees it. Return it: nvidia-smi drain -p ADDRESS -m 0. If it is to stay out, set the expected number in nhc.conf (check_gpu_count N) and in Slurm's Gres.",
+				"gpu.count.gone":    "The GPU has disappeared from the PCI bus: power the node off and on; if the GPU does not return, reseat or replace it. If it was removed on purpose, delete gpu-count.json in " + checks.PastDir + ".",
+				"gpu.count.node":    "Jobs cannot open the GPU: create the device nodes with nvidia-modprobe -c 0 -u, and find out who removed them (udev rules, a container).",
 
 				"gpu.memory.size":  "Part of the GPU's memory is missing: reboot, and look for Xid errors in dmesg. If it is still missing, run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.model.differ": "Nothing, if the node was built with two models on purpose. Otherwise a board was replaced by a wrong one: compare nvidia-smi -L.",
@@ -135,7 +138,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 		return append(t.findings, f)
 	}
-	t := &countTally{want: c.Want, slurms: c.readGres(env, views, n), views: views, nvml: map[string]*nvml.GPU{}}
+	t := &countTally{want: c.Want, slurms: c.readGres(env, views, n), views: views, nvml: map[string]*nvml.GPU{}, drained: n.Drained}
 	t.gres, t.kinds = limitGres(env, t.slurms), readGPUKinds(env, n)
 	for i := range n.GPUs {
 		g, a := &n.GPUs[i], n.GPUs[i].PCI
@@ -231,6 +234,7 @@ type countTally struct {
 	kinds    map[string]string
 	views    nvidia.GPUViews
 	nvml     map[string]*nvml.GPU
+	drained  []string // addresses that nvidia-smi drain has set aside
 	good     []string // addresses that all views show
 	unread   int      // number of GPUs that NVML has and says nothing about
 	findings []checks.Finding
@@ -413,6 +417,8 @@ func (t *countTally) findMissing(a string) (f checks.Finding, bad bool) {
 	switch {
 	case g == nil && slices.ContainsFunc(t.views.PCI, func(p nvidia.PCIGPU) bool { return p.Address == a && p.Aside == nvidia.Display }):
 		return checks.Finding{Code: "gpu.count.nvml", Severity: checks.Warn, Message: where + ", which had it before"}, true
+	case g == nil && slices.Contains(t.drained, a):
+		return checks.Finding{Code: "gpu.count.drained", Remedy: checks.FixConfig, Message: where + ", set aside with nvidia-smi drain"}, true
 	case g == nil:
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", not in NVML"}, true
 	case saysNothing(g.Err) && len(t.views.PCI) > 0 && !onBus:

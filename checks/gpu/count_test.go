@@ -3,6 +3,7 @@ package gpu
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +33,15 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	pci := "sys/bus/pci/devices/" + fakenvml.Address(3) + "/"
 	driver := "proc/driver/nvidia/gpus/" + fakenvml.Address(3) + "/information"
 	drop3 := func(n *nvml.Snapshot) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }
+	drained3 := func(n *nvml.Snapshot) {
+		drop3(n)
+		n.Drained = []string{fakenvml.Address(3)}
+	}
+	drainedBeside := missing(".drained", checks.FixConfig, -1, 7, 7, "is on the PCI bus, in the driver, set aside with nvidia-smi drain")
+	drainedBeside.Severity = checks.Warn
+	drainedFour := missing(".drained", checks.FixConfig, -1, 8, 6, "is on the PCI bus, in the driver, set aside with nvidia-smi drain")
+	drainedFour.Device.PCI = fakenvml.Address(4)
+	drainedFour.Message = strings.ReplaceAll(drainedFour.Message, fakenvml.Address(3), fakenvml.Address(4))
 	offBus := func(s checktest.Scenario) checktest.Scenario {
 		for f := range s.Files {
 			if strings.HasPrefix(f, pci) {
@@ -157,6 +167,13 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 			noted(missing(".nvml", checks.RebootNode, 3, 4, 7, "is on the PCI bus, in the driver, but NVML reports nvmlDeviceGetX(3): the GPU is lost (NVML error 15)"), checks.Warn, "gpu.count.nvml"),
 			checks.Finding{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "4 GPUs", Got: "7", Message: name + ":  want 4 GPUs, got 7"}),
 		checktest.OnGPUs("one not in NVML", checktest.Of("8"), drop3, missing(".nvml", checks.RebootNode, -1, 8, 7, "is on the PCI bus, in the driver, not in NVML")),
+		checktest.OnGPUs("one set aside with nvidia-smi drain", checktest.Of("8"), drained3, missing(".drained", checks.FixConfig, -1, 8, 7, "is on the PCI bus, in the driver, set aside with nvidia-smi drain")),
+		checktest.OnGPUs("one set aside, and no number given", nil, drained3, missing(".drained", checks.FixConfig, -1, 8, 7, "is on the PCI bus, in the driver, set aside with nvidia-smi drain")),
+		checktest.OnGPUs("one set aside, and not wanted", checktest.Of("7"), drained3, drainedBeside),
+		checktest.OnGPUs("another one set aside", checktest.Of("8"), func(n *nvml.Snapshot) {
+			n.GPUs = slices.Delete(n.GPUs, 3, 5)
+			n.Drained = []string{fakenvml.Address(4)}
+		}, missing(".nvml", checks.RebootNode, -1, 8, 6, "is on the PCI bus, in the driver, not in NVML"), drainedFour),
 		checktest.OnGPUs("one not in the driver either", nil, drop3, missing(".nvml", checks.RebootNode, -1, 8, 7, "is on the PCI bus, not in the driver, not in NVML")).Lacking(driver),
 		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrPower }), checktest.Gpu3In(name, checktest.ErrPower)),
 		checktest.OnGPUs("no interrupts", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrIRQ }), checktest.Gpu3In(name, checktest.ErrIRQ)),

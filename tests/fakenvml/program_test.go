@@ -123,6 +123,8 @@ var elsewhere = map[string]string{
 
 	"nvmlGpmSampleGet": "the same",
 
+	"nvmlDeviceQueryDrainState": "asked for a GPU that NVML does not show, see TestFaults",
+
 	"nvmlDeviceGetClockInfo": "asked while an active test loads the GPU",
 }
 
@@ -551,6 +553,12 @@ func TestFaults(t *testing.T) {
 			"check_gpu_count:  gpu3 0000:13:00.0: the GPU is lost, GPU-00000000-0000-0000-0000-000000000003 (nvmlDeviceGetHandleByIndex_v2(3): NVML error 15)"},
 		{"fallen off before the driver was loaded", "- nvmlDeviceGetCount = 7", "check_gpu_count 8",
 			"check_gpu_count:  want 8 GPUs, got 7: 0000:17:00.0 is on the PCI bus, in the driver, not in NVML"},
+		{"set aside with nvidia-smi drain", "- nvmlDeviceGetCount = 7\n- nvmlDeviceQueryDrainState 0x17 = 1", "check_gpu_count 8",
+			"check_gpu_count:  want 8 GPUs, got 7: 0000:17:00.0 is on the PCI bus, in the driver, set aside with nvidia-smi drain"},
+		{"not set aside", "- nvmlDeviceGetCount = 7\n- nvmlDeviceQueryDrainState 0x17 = 0", "check_gpu_count 8",
+			"check_gpu_count:  want 8 GPUs, got 7: 0000:17:00.0 is on the PCI bus, in the driver, not in NVML"},
+		{"unknown whether it was set aside", "- nvmlDeviceGetCount = 7\n- nvmlDeviceQueryDrainState 0x17 error 15", "check_gpu_count 8",
+			"check_gpu_count:  want 8 GPUs, got 7: 0000:17:00.0 is on the PCI bus, in the driver, not in NVML"},
 		{"recovery action", "3 field 230 = 2", "check_gpu_recovery", "check_gpu_recovery:  gpu3 0000:13:00.0: the driver requests a reboot of the node"},
 		{"mismatch", "- nvmlInit error 18", "check_gpu_driver",
 			"check_gpu_driver:  the driver's library and the loaded module 570.124.06 have different versions: reboot after a driver update (nvmlInit: NVML error 18)"},
@@ -573,6 +581,15 @@ func TestFaults(t *testing.T) {
 				t.Errorf("want %q, got\n%s", c.want, out)
 			}
 		})
+	}
+}
+
+// A library that cannot report what nvidia-smi drain has set aside misses the GPU all the same.
+func TestNoDrainState(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, fakenvml.H100, 8, []string{"- nvmlDeviceGetCount = 7", "- nvmlDeviceQueryDrainState 0x17 = 1"}, "nvmlDeviceQueryDrainState")
+	if out, _ := n.run(t, "* || check_gpu_count 8\n"); !strings.Contains(out, "0000:17:00.0 is on the PCI bus, in the driver, not in NVML") {
+		t.Error(out)
 	}
 }
 

@@ -75,6 +75,7 @@ type Snapshot struct {
 	Driver  Reading[string] // version of the driver: 570.124.06
 	CC      Reading[bool]   // whether confidential computing is on, for the whole node
 	GPUs    []GPU           // by PCI address, in NVML's order
+	Drained []string        `json:",omitempty"` // PCI addresses that nvidia-smi drain has set aside: NVML shows no GPU there
 
 	Settable bool `json:"-"` // a snapshot from Set accepts changes
 }

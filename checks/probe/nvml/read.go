@@ -138,6 +138,7 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	s.at = aboutNode
 	if viewsErr == nil {
 		nameLost(n, views)
+		s.findDrained(views)
 	}
 	return s, nil
 }
@@ -219,6 +220,34 @@ func nameLost(n *Snapshot, views nvidia.GPUViews) {
 		if left[i].UUID != "" {
 			g.UUID = Known(left[i].UUID)
 		}
+	}
+}
+
+// findDrained finds the GPUs of the node that NVML does not show because "nvidia-smi drain" has set them aside: "any new
+// NVML process will no longer see this GPU" (nvml.h, nvmlDeviceModifyDrainState). An error means no more than that the
+// state is unknown.
+func (s *nvmlSession) findDrained(views nvidia.GPUViews) {
+	const symbol = "nvmlDeviceQueryDrainState"
+	for _, address := range views.Own() {
+		var p nvml.PciInfo
+		_, err := fmt.Sscanf(address, "%x:%x:%x.", &p.Domain, &p.Bus, &p.Device)
+		shown := slices.ContainsFunc(s.snapshot.GPUs, func(g GPU) bool { return g.PCI == address })
+		if err != nil || shown || !s.offers(symbol) {
+			continue
+		}
+		setText(p.BusId[:], fmt.Sprintf("%08X:%02X:%02X.0", p.Domain, p.Bus, p.Device))
+		setText(p.BusIdLegacy[:], fmt.Sprintf("%04X:%02X:%02X.0", p.Domain, p.Bus, p.Device))
+		s.call(symbol, "("+address+")")
+		if state, ret := s.lib.DeviceQueryDrainState(&p); ret == nvml.SUCCESS && state == nvml.FEATURE_ENABLED {
+			s.snapshot.Drained = append(s.snapshot.Drained, address)
+		}
+	}
+}
+
+// setText fills a text of C, which ends with a zero.
+func setText[C ~int8 | ~uint8](to []C, text string) {
+	for i := range min(len(text), len(to)-1) {
+		to[i] = C(text[i])
 	}
 }
 

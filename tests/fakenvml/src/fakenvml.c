@@ -821,6 +821,23 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, unsigned int li
 	return NVML_SUCCESS;
 }
 
+/* The argument is the number of the PCI bus. */
+nvmlReturn_t nvmlDeviceQueryDrainState(nvmlPciInfo_t *pci, nvmlEnableState_t *out)
+{
+	const char *a;
+	char id[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE];
+	long args[MAX_ARGS] = {pci->bus, ANY, ANY};
+	nvmlReturn_t r;
+
+	snprintf(id, sizeof id, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+	if (strcmp(id, pci->busId) != 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	r = ask(SYSTEM, "nvmlDeviceQueryDrainState", args, &a);
+	if (r == NVML_SUCCESS)
+		*out = (nvmlEnableState_t)next(&a);
+	return r;
+}
+
 /* The arguments are the other GPU and the access: read 0, write 1, NVLink 2. */
 nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t d, nvmlDevice_t peer, nvmlGpuP2PCapsIndex_t what, nvmlGpuP2PStatus_t *out)
 {
