@@ -16,7 +16,8 @@ import (
 // that are delivered with ECC off, as RTX boards are.
 //
 // It fails on uncorrected SRAM errors since the driver was loaded (a reset clears them), on more
-// of them over the GPU's lifetime than NVIDIA allows, and on memory that cannot be repaired or
+// of them over the GPU's lifetime than NVIDIA allows (with a driver that does not report that, on more
+// than 4: sichek's limit), and on memory that cannot be repaired or
 // needs a reset for its repair. Uncorrected DRAM errors fail a GPU without row remapping; on other
 // GPUs they warn, since check_gpu_remap judges the repair.
 //
@@ -50,8 +51,8 @@ func init() {
 				"gpu.ecc.off":            "Turn ECC on (nvidia-smi -i ADDRESS -e 1), then reset the idle GPU. If ECC is off on purpose, use option -o.",
 				"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
 				"gpu.ecc.sram":           checks.ResetAdvice + " If the fault returns, run the vendor's field diagnostic and have the GPU replaced.",
-				"gpu.ecc.sram.aggregate": "Nothing now: the GPU had these errors in the past. The check fails when the driver reports that NVIDIA's threshold is exceeded (above 4 errors with a driver that reports no threshold): then have the GPU replaced.",
-				"gpu.ecc.sram.threshold": "The GPU has more SRAM errors than NVIDIA allows: run the vendor's field diagnostic and have it replaced.",
+				"gpu.ecc.sram.aggregate": "Nothing now: the GPU had these errors in the past. The check fails when the driver reports that NVIDIA's threshold is exceeded (above 4 errors, sichek's limit, with a driver that reports no threshold): then have the GPU replaced.",
+				"gpu.ecc.sram.threshold": "The GPU has more SRAM errors than NVIDIA allows, or than sichek's limit of 4 with a driver that reports no threshold: run the vendor's field diagnostic and have it replaced.",
 				"gpu.ecc.dram":           checks.ResetAdvice + " That disables the faulty memory (check_gpu_remap). If the fault returns, have the GPU replaced.",
 				"gpu.ecc.mig":            "Nothing: the counters over the GPU's lifetime are judged. check_gpu_xid reports the Xids of faulty memory (48, 63, 64, 94, 95).",
 				"gpu.ecc.many":           "The errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
@@ -65,7 +66,7 @@ func init() {
 
 // Limits of other tools, since NVIDIA publishes none.
 const (
-	maxSRAMAggregate = 4        // uncorrected errors over the GPU's lifetime: DCGM and sichek replace a GPU above it
+	maxSRAMAggregate = 4        // uncorrected errors over the GPU's lifetime: sichek replaces a GPU of any model above it (config/default_spec.yaml)
 	manyDRAM         = 20000000 // AzureHPC's
 	manySRAM         = 10000000 // sichek's; AzureHPC has 10000
 )
