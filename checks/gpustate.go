@@ -16,6 +16,8 @@ type GPUState struct {
 	Recovery      *int   // the recovery action, NVML field 230
 	RemapPending  *bool  // rows wait for a reset to be remapped
 	RemapFailed   *bool  // a row remapping failed
+	BankPending   *bool  // a bank waits for a reset to be remapped
+	RetirePending *bool  // pages wait for a reset to be retired: GPUs that remap no rows
 	SRAMThreshold *bool  // uncorrected SRAM errors exceed their threshold
 	MIG           *bool  // MIG is enabled
 	Links         []bool // by link number: the NVLink is up; empty: unknown

@@ -9,7 +9,7 @@ import (
 )
 
 // gpuRemap checks the repair of a GPU's memory. Ampere and later GPUs replace faulty rows by spare
-// rows: it fails if a remapping needs a reset or has failed, or if MAX or more rows were remapped
+// rows, and newer ones whole banks: it fails if a remapping needs a reset or has failed, or if MAX or more rows were remapped
 // for uncorrected errors (a platform can have its own limit). It warns if a bank has no spare rows
 // left. Older GPUs retire pages: it fails if a page needs a reset to be retired, or if the table of
 // retired pages is full.
@@ -41,7 +41,7 @@ func init() {
 				"gpu.remap.failed":  "There was no spare memory for a faulty row: run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.remap.mig":     "Nothing: look at nvidia-smi -q -d ROW_REMAPPER when no MIG device exists. check_gpu_xid reports the Xids of faulty memory (48, 63, 64, 94, 95).",
-				"gpu.remap.spare":   "Nothing now. The next faulty row of that bank cannot be remapped; then the GPU must be replaced.",
+				"gpu.remap.spare":   "Nothing now. The next faulty row of that bank, or the next faulty bank of that group, cannot be remapped; then the GPU must be replaced.",
 			}
 		},
 	})
@@ -86,7 +86,19 @@ func (c *gpuRemap) judge(s *GPUs, g *nvml.GPU) {
 	if banks, _ := Value(s, g.Rows.Histogram); banks.None > 0 {
 		s.Report(g, checks.Finding{Code: "gpu.remap.spare", Severity: checks.Warn}, "%s without spare rows", checks.Plural(banks.None, "bank"))
 	}
+	judgeBanks(s, g)
 	judgeRetired(s, g)
+}
+
+// judgeBanks judges the bank remapper. A GPU that has remapped no bank and reports no spare ones is made without them.
+func judgeBanks(s *GPUs, g *nvml.GPU) {
+	banks, _ := Value(s, g.Rows.Banks)
+	if banks.Pending {
+		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "a memory bank needs a reset to be remapped")
+	}
+	if banks.NoSpare > 0 && banks.Active+banks.Inactive > 0 {
+		s.Report(g, checks.Finding{Code: "gpu.remap.spare", Severity: checks.Warn}, "%s of banks without a spare bank", checks.Plural(banks.NoSpare, "group"))
+	}
 }
 
 func judgeRetired(s *GPUs, g *nvml.GPU) {

@@ -14,6 +14,9 @@ var _ = checktest.Table("check_gpu_remap", func(name string) []checktest.Scenari
 	rows := func(r nvml.RemappedRows) func(*nvml.Snapshot) {
 		return checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Remapped = nvml.Known(r) })
 	}
+	banks := func(b nvml.RemappedBanks) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Banks = nvml.Known(b) })
+	}
 	says := func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.remap." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
@@ -38,6 +41,10 @@ var _ = checktest.Table("check_gpu_remap", func(name string) []checktest.Scenari
 			says(checks.Skip, "mig", "", "", "", "NVML does not report remapped rows of a GPU with MIG devices")),
 		checktest.OnGPUs("no spare rows", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Histogram = nvml.Known(nvml.RowHistogram{Low: 3, None: 2}) }),
 			says(checks.Warn, "spare", "", "", "", "2 banks without spare rows")),
+		checktest.OnGPUs("banks were remapped", nil, banks(nvml.RemappedBanks{Active: 2, Inactive: 1})),
+		checktest.OnGPUs("made without spare banks", nil, banks(nvml.RemappedBanks{NoSpare: 32})),
+		checktest.OnGPUs("a bank is pending", nil, banks(nvml.RemappedBanks{Inactive: 1, Pending: true}), says(checks.Fail, "pending", checks.ResetGPU, "", "", "a memory bank needs a reset to be remapped")),
+		checktest.OnGPUs("no spare bank", nil, banks(nvml.RemappedBanks{Active: 2, NoSpare: 1}), says(checks.Warn, "spare", "", "", "", "1 group of banks without a spare bank")),
 		checktest.OnV100s("retired pages", nil, retired(10, 5, false)),
 		checktest.OnV100s("many retired pages", nil, retired(10, 6, false), says(checks.Warn, "many", "", "at most 15", "16", "retired pages")),
 		checktest.OnV100s("full of retired pages", nil, retired(60, 3, false), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 63", "63", "retired pages")),

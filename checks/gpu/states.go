@@ -34,6 +34,10 @@ func StatesOf(n *nvml.Snapshot) []checks.GPUState {
 		if r := g.Rows.Remapped; r.Known && (r.Err == nil || r.Value.Failed) {
 			s.RemapFailed = &r.Value.Failed
 		}
+		if b := g.Rows.Banks; b.Known && (b.Err == nil || b.Value.Pending) {
+			s.BankPending = &b.Value.Pending
+		}
+		s.RetirePending = valueOf(g.Rows.RetiredPending)
 		states = append(states, s)
 	}
 	return states

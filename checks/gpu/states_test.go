@@ -21,6 +21,9 @@ func TestGPUStatesOf(t *testing.T) {
 		{Index: 2, PCI: "0000:0c:00.0", Recovery: nvml.Recovery{Action: nvml.Failed[int](errors.New("timeout"))}, NVLinks: nvml.Known([]bool{true, false})},
 		{Index: 3, PCI: "0000:0d:00.0", Recovery: nvml.Recovery{Reset: nvml.Known(true), DrainReset: nvml.Known(false)}},
 		{Index: 4, PCI: "0000:0e:00.0", Recovery: nvml.Recovery{Reset: nvml.Known(false), DrainReset: nvml.Known(false)}},
+		{Index: 5, PCI: "0000:0f:00.0", Rows: nvml.Rows{RetiredPending: nvml.Known(false)}},
+		{Index: 6, PCI: "0000:10:00.0", Rows: nvml.Rows{Banks: nvml.Known(nvml.RemappedBanks{Active: 1})}},
+		{Index: 7, PCI: "0000:11:00.0", Rows: nvml.Rows{Banks: nvml.Reading[nvml.RemappedBanks]{Known: true, Err: errors.New("timeout")}}},
 	}}
 	one, yes, no := 1, true, false
 	want := []checks.GPUState{
@@ -28,6 +31,9 @@ func TestGPUStatesOf(t *testing.T) {
 		{Index: 2, PCI: "0000:0c:00.0", Links: []bool{true, false}},
 		{Index: 3, PCI: "0000:0d:00.0", Recovery: &one},
 		{Index: 4, PCI: "0000:0e:00.0"},
+		{Index: 5, PCI: "0000:0f:00.0", RetirePending: &no},
+		{Index: 6, PCI: "0000:10:00.0", BankPending: &no},
+		{Index: 7, PCI: "0000:11:00.0"},
 	}
 	if diff := cmp.Diff(want, StatesOf(n)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -60,9 +60,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 // addRules adds the rules that change the class of an event.
 func addRules(add func(label, format string, args ...any), r xidRow) {
 	switch r.State {
-	case "bank":
-		add("NVML", "decides if it can be queried: RESET if a row remapping is pending, RMA-HOLD if one has failed")
-	case "remap":
+	case "remap", "bank":
 		add("NVML", "decides if it can be queried: RESET if a remapping is pending, RMA-HOLD if one has failed")
 	case "sram":
 		add("NVML", "decides if it can be queried: RMA-HOLD if SRAM errors are beyond their threshold")

@@ -113,12 +113,16 @@ func (r *xidReporter) explainEnd(c *xidCase, last *xidEvent) (text string) {
 	case checks.XidConfig:
 		text = "check the driver and its settings"
 	case checks.XidState:
-		text = "NVML decides, but it was not queried"
-		if s, ok := r.states[c.gpu]; ok && isTrue(s.MIG) {
-			text = "NVML decides, but does not report remapped rows of a GPU with MIG devices"
-		}
-		if c.row.State == "bank" {
+		s, queried := r.states[c.gpu]
+		switch {
+		case c.row.State == "bank":
 			text = "reset the GPU when it is idle"
+		case isTrue(s.MIG):
+			text = "NVML decides, but does not report remapped rows of a GPU with MIG devices"
+		case queried:
+			text = "NVML decides, but does not report it of this GPU"
+		default:
+			text = "NVML decides, but it was not queried"
 		}
 	case checks.XidDiag:
 		text = "run a diagnostic when the node is idle"

@@ -85,19 +85,22 @@ func (c *xidCase) decideLinks(up []bool) (checks.XidClass, string) {
 	return checks.XidWatch, ok
 }
 
-// decideRemap decides by the row remapper, which does not report banks. It does not lower an error after which
-// the driver has asked for a reset.
+// decideRemap decides by the remapper of rows and banks, or by the pages of a GPU that retires pages. It does not
+// lower an error after which the driver has asked for a reset, and no error at the retirement of a page: NVML does
+// not report whether that failed.
 func (c *xidCase) decideRemap(s checks.GPUState) (checks.XidClass, string) {
-	class, state := c.class, c.row.State
+	class, isBank := c.class, c.row.State == "bank"
 	asked := slices.ContainsFunc(c.events, func(e *xidEvent) bool { return e.Asks == asksReset || e.Asks == asksDrainReset })
 	switch {
 	case isTrue(s.RemapFailed):
 		return checks.XidHold, "remapping has failed"
-	case isTrue(s.RemapPending):
+	case isTrue(s.RemapPending), isBank && isTrue(s.BankPending):
 		return checks.XidReset, "a remapping is pending"
-	case !isFalse(s.RemapPending) || !isFalse(s.RemapFailed):
-		return class, ""
-	case class == checks.XidState && state == "bank":
+	case isTrue(s.RetirePending):
+		return checks.XidReset, "a page retirement is pending"
+	case class == checks.XidState && (isBank && isFalse(s.BankPending) || !isBank && isFalse(s.RetirePending)):
+		return checks.XidIgnore, ""
+	case isBank, !isFalse(s.RemapPending) || !isFalse(s.RemapFailed):
 		return class, ""
 	case class == checks.XidState:
 		return checks.XidIgnore, ""

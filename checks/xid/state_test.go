@@ -28,6 +28,12 @@ func TestXidState(t *testing.T) {
 		{"64, failed", 64, checks.GPUState{PCI: c1, RemapFailed: new(true)}, []string{"fail xid.64 reseat-or-rma remapping has failed"}},
 		{"177, no row pending", 177, clean, []string{"warn xid.177"}},
 		{"177, pending", 177, checks.GPUState{PCI: c1, RemapPending: new(true)}, []string{"fail xid.177 reset-gpu a remapping is pending"}},
+		{"177, the bank pending", 177, checks.GPUState{PCI: c1, RemapPending: new(false), RemapFailed: new(false), BankPending: new(true)}, []string{"fail xid.177 reset-gpu a remapping is pending"}},
+		{"177, no bank pending", 177, checks.GPUState{PCI: c1, BankPending: new(false)}, nil},
+		{"177, another GPU's bank pending", 177, checks.GPUState{PCI: "0000:18:00.0", BankPending: new(true)}, []string{"warn xid.177"}},
+		{"63, pages, none pending", 63, checks.GPUState{PCI: c1, RetirePending: new(false)}, nil},
+		{"63, pages, one pending", 63, checks.GPUState{PCI: c1, RetirePending: new(true)}, []string{"fail xid.63 reset-gpu a page retirement is pending"}},
+		{"64, pages, none pending", 64, checks.GPUState{PCI: c1, RetirePending: new(false)}, []string{"fail xid.64 reset-gpu"}},
 		{"94, nothing pending", 94, clean, []string{"warn xid.94 restart-app"}},
 		{"94, pending", 94, checks.GPUState{PCI: c1, RemapPending: new(true)}, []string{"fail xid.94 reset-gpu a remapping is pending"}},
 		{"48, beyond the threshold", 48, checks.GPUState{PCI: c1, SRAMThreshold: new(true)}, []string{"fail xid.48 reseat-or-rma SRAM errors are beyond their threshold"}},
@@ -182,6 +188,28 @@ func TestXidSecurityFault(t *testing.T) {
 	m.xid(110, "SEC_FAULT: _FSP_SCPM")
 	m.xid(79, "GPU has fallen off the bus.")
 	m.look("fail xid.79 reboot-node", "fail xid.110 power-cycle")
+}
+
+// NVML that was queried, and does not report what decides, is not called unqueried.
+func TestXidNotReported(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		states []checks.GPUState
+		want   string
+	}{
+		{nil, "NVML decides, but it was not queried"},
+		{[]checks.GPUState{{PCI: "0000:18:00.0"}}, "NVML decides, but it was not queried"},
+		{[]checks.GPUState{{PCI: c1}}, "NVML decides, but does not report it of this GPU"},
+		{[]checks.GPUState{{PCI: c1, MIG: new(true)}}, "NVML decides, but does not report remapped rows of a GPU with MIG devices"},
+	} {
+		m := newXidMachine(t)
+		m.gpus = c.states
+		m.xid(63, "x")
+		got := m.check.Run(t.Context(), m.env())
+		if len(got) != 1 || !strings.HasSuffix(got[0].Message, ": "+c.want) {
+			t.Errorf("%+v, want %q", got, c.want)
+		}
+	}
 }
 
 // A recovery of the IMEX domain only warns, since its cause can be on another node, but the driver asks for it.

@@ -164,6 +164,7 @@ type ECCCounts struct {
 type Rows struct {
 	Remapped  Reading[RemappedRows]
 	Histogram Reading[RowHistogram]
+	Banks     Reading[RemappedBanks] // drivers that remap whole banks
 	// These are retired pages, before Ampere.
 	RetiredSBE, RetiredDBE Reading[int]
 	RetiredPending         Reading[bool]
@@ -174,6 +175,13 @@ type RemappedRows struct {
 	Corrected, Uncorrected int // by the kind of error that was the cause
 	Pending                bool
 	Failed                 bool
+}
+
+// RemappedBanks counts banks of memory that spare banks replace.
+type RemappedBanks struct {
+	Active, Inactive int
+	NoSpare          int // groups of banks without a spare one
+	Pending          bool
 }
 
 // RowHistogram counts banks of memory by their remaining spare rows.

@@ -119,7 +119,7 @@ func TestNVMLReadsEverything(t *testing.T) {
 	t.Parallel()
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8,
 		"7 nvmlDeviceGetMinorNumber = 5", "7 nvmlDeviceGetMemoryErrorCounter 1 1 7 = 3", "7 nvmlDeviceGetMemoryErrorCounter 0 0 2 = 0x10",
-		"7 nvmlDeviceGetRemappedRows = 1 2 1 0", "7 nvmlDeviceGetRowRemapperHistogram = 5 4 3 2 1", "7 field 230 = 4", "7 field 271 = 77", "7 field 194 = 4294967294",
+		"7 nvmlDeviceGetRemappedRows = 1 2 1 0", "7 nvmlDeviceGetRowRemapperHistogram = 5 4 3 2 1", "7 field 230 = 4", "7 field 303 = 2", "7 field 304 = 1", "7 field 306 = 3", "7 field 307 = 1", "7 field 271 = 77", "7 field 194 = 4294967294",
 		"7 nvmlDeviceGetMarginTemperature = -3", "7 nvmlDeviceGetMigMode = 1 0", "7 nvmlDeviceGetComputeMode = 3",
 		"7 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 -1", "7 nvmlDeviceGetMPSComputeRunningProcesses = 100 2000", "7 nvmlDeviceGetNvLinkState 1 = 0", "7 nvmlDeviceGetNvLinkState 3 error 2",
 		"7 nvmlDeviceGetMaxMigDeviceCount = 7", "7 nvmlDeviceGetMigDeviceHandleByIndex 2 = MIG-a", "7 nvmlDeviceGetMigDeviceHandleByIndex 5 = MIG-b", "7 field 38 = 9", "7 field 59 = 1",
@@ -146,6 +146,7 @@ func TestNVMLReadsEverything(t *testing.T) {
 			"SRAMThreshold": false, "Unrepairable": false, "RepairPending": false},
 		"Rows": map[string]any{"Remapped": map[string]any{"Corrected": 1., "Uncorrected": 2., "Pending": true, "Failed": false},
 			"Histogram":  map[string]any{"Max": 5., "High": 4., "Partial": 3., "Low": 2., "None": 1.},
+			"Banks":      map[string]any{"Active": 2., "Inactive": 1., "NoSpare": 3., "Pending": true},
 			"RetiredSBE": nil, "RetiredDBE": nil, "RetiredPending": nil},
 		"Modes": map[string]any{"Persistence": true, "Compute": "exclusive", "MIG": true, "MIGPending": false},
 		"Temperature": map[string]any{"GPU": 31., "HBM": 40., "Margin": -3., "MaxGPU": nil, "MaxHBM": nil, "Slowdown": nil, "Shutdown": nil,
@@ -223,7 +224,7 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	t.Parallel()
 	v100, _ := askFake(t, fakenvml.Scenario(fakenvml.V100, 4, "3 nvmlDeviceGetRetiredPages 0 = 9", "3 nvmlDeviceGetRetiredPages 1 = 2",
 		"3 nvmlDeviceGetRetiredPagesPendingStatus = 1", "3 nvmlDeviceGetMemoryErrorCounter 1 0 0 = 2", "3 nvmlDeviceGetMemoryErrorCounter 1 0 3 = 5"))
-	rows := map[string]any{"Remapped": nil, "Histogram": nil, "RetiredSBE": 9., "RetiredDBE": 2., "RetiredPending": true}
+	rows := map[string]any{"Remapped": nil, "Histogram": nil, "Banks": nil, "RetiredSBE": 9., "RetiredDBE": 2., "RetiredPending": true}
 	if diff := cmp.Diff(any(rows), gpuAt(v100, 3, "Rows")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -249,7 +250,7 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	}
 	for path, want := range map[string]any{
 		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Memory": nil, "MemoryTotal": 85520809984.,
-		"Temperature.Margin": nil, "Temperature.MaxGPU": 85., "Temperature.MaxHBM": nil, "Rows.Histogram.Max": 640.,
+		"Temperature.Margin": nil, "Temperature.MaxGPU": 85., "Temperature.MaxHBM": nil, "Rows.Histogram.Max": 640., "Rows.Banks": nil,
 	} {
 		if got := gpuAt(a100, 5, strings.Split(path, ".")...); got != want {
 			t.Errorf("driver 470: %s = %v, want %v", path, got, want)
@@ -722,7 +723,7 @@ func TestNVMLAllOnes(t *testing.T) {
 		"1 field 74 = " + long, "1 field 269 = -1", "1 field 270 = " + ones, "1 field 271 = " + long, "1 field 161 7 = " + ones, "1 field 162 7 = -1", "1 field 163 = " + long,
 		"1 nvmlDeviceGetP2PStatus = " + ones, "1 field 38 = " + ones, "1 field 59 = " + long,
 		"2 nvmlDeviceGetRemappedRows error 3", "2 field 142 = " + ones, "2 field 143 = -1", "2 field 144 = " + ones, "2 field 145 = " + long,
-		"2 nvmlDeviceGetCurrentClocksEventReasons = " + ones, "2 field 230 = -1", "2 field 271 = -1",
+		"2 nvmlDeviceGetCurrentClocksEventReasons = " + ones, "2 field 230 = -1", "2 field 271 = -1", "2 field 306 = -1", "2 field 307 = 2", "0 field 307 = 1", "0 field 306 error 999",
 		"0 nvmlDeviceGetMemoryErrorCounter 0 0 2 = 5000000000", "0 nvmlDeviceGetPcieReplayCounter = 4294967294", "0 nvmlDeviceGetRemappedRows = 640 512 1 1",
 		"0 field 230 = 9", "0 field 226 = 1", "0 field 271 = 31536000000000000", "0 field 161 7 = 5000000000", "0 nvmlDeviceGetCurrentClocksEventReasons = 0x1ff", "0 nvmlDeviceGetComputeMode = 7",
 	}
@@ -734,7 +735,7 @@ func TestNVMLAllOnes(t *testing.T) {
 		1: "ECC.SRAM.Corrected ECC.SRAM.Uncorrected ECC.SRAM.UncorrectedAggregate ECC.DRAM.Corrected ECC.DRAM.Uncorrected Link.Replays Rows.Remapped Rows.Histogram Modes.Compute " +
 			"Throttle.Now Throttle.PowerCap Throttle.Thermal Throttle.HardwareThermal Throttle.PowerBrake Recovery.Action Recovery.Reset Recovery.DrainReset NVLink.PeerP2P " +
 			"NVLinkErrors.CRCFlit NVLinkErrors.Recovery",
-		2: "Rows.Remapped Throttle.Now Throttle.PowerBrake Recovery.Action",
+		2: "Rows.Remapped Rows.Banks Throttle.Now Throttle.PowerBrake Recovery.Action",
 	}
 	for gpu, paths := range bad {
 		for path := range strings.FieldsSeq(paths) {
@@ -751,6 +752,7 @@ func TestNVMLAllOnes(t *testing.T) {
 	for path, want := range map[string]any{
 		"ECC.DRAM.Corrected": 5e9, "Link.Replays": 4294967294., "Recovery.Action": 9., "Recovery.Reset": true, "Throttle.PowerBrake": 31536e12, "Throttle.Now": 511., "Modes.Compute": "unknown",
 		"Rows.Remapped": map[string]any{"Corrected": 640., "Uncorrected": 512., "Pending": true, "Failed": true},
+		"Rows.Banks":    map[string]any{"Active": 0., "Inactive": 0., "NoSpare": 0., "Pending": true},
 	} {
 		if diff := cmp.Diff(want, gpuAt(got, 0, strings.Split(path, ".")...)); diff != "" {
 			t.Errorf("gpu0 %s (-want +got):\n%s", path, diff)

@@ -131,6 +131,7 @@ func (q query) readRows() {
 		h, ret := q.d.GetRowRemapperHistogram()
 		return RowHistogram{int(h.Max), int(h.High), int(h.Partial), int(h.Low), int(h.None)}, ret
 	})
+	r.Banks = q.readBanks()
 	if r.Remapped.Known {
 		return // a GPU that remaps rows retires no pages
 	}
@@ -143,6 +144,16 @@ func (q query) readRows() {
 	r.RetiredSBE = retired(nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
 	r.RetiredDBE = retired(nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
 	r.RetiredPending = is(ask(q.s, "nvmlDeviceGetRetiredPagesPendingStatus", q.who, q.d.GetRetiredPagesPendingStatus))
+}
+
+// readBanks reads the bank remapper, which newer drivers and GPUs have.
+func (q query) readBanks() (r Reading[RemappedBanks]) {
+	v := q.fields(nvml.FI_DEV_ACTIVE_BANK_REMAPPINGS, nvml.FI_DEV_INACTIVE_BANK_REMAPPINGS, nvml.FI_DEV_BANK_REMAPPER_HISTOGRAM_NONE, nvml.FI_DEV_PENDING_BANK_REMAPPING)
+	r.Value = RemappedBanks{int(v[0].Value), int(v[1].Value), int(v[2].Value), v[3].Value != 0}
+	for _, f := range v { // one of them can show a fault although another one fails
+		r.Known, r.Err = r.Known || f.Known, cmp.Or(r.Err, f.Err)
+	}
+	return r
 }
 
 // computeModes are the names of the compute modes.
