@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// This file reads the NVLinks of a GPU. It reads only links that are up: for others the driver has
+// This file reads the NVLinks of a GPU. It reads only links that are up or sleep: for others the driver has
 // no speed, no far end and no counter that grows.
 
 // NVLink has NVML's values of a GPU's NVLinks, except whether they are up. Each list is as long as
@@ -148,6 +148,22 @@ func (q query) readNVLinkSpeed() {
 			return []uint32{nvml.FI_DEV_NVLINK_SPEED_MBPS_COMMON}
 		})
 		q.g.NVLink.Speed = list(v[0], UnreadSpeed, speed)
+	}
+}
+
+// countSleeping sets the links that are not down but sleep: NVML_NVLINK_STATE_SLEEP. Older drivers do not report it.
+func (q query) countSleeping(up, unread []bool) {
+	var down []scoped
+	for link := range up {
+		if !up[link] && !unread[link] {
+			down = append(down, scoped{nvml.FI_DEV_NVLINK_GET_STATE, uint32(link)})
+		}
+	}
+	if len(down) == 0 {
+		return
+	}
+	for i, r := range q.scopedFields(down) {
+		up[down[i].scope] = r.Known && r.Value == nvml.NVLINK_STATE_SLEEP
 	}
 }
 

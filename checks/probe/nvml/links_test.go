@@ -24,6 +24,17 @@ func list18(v any, link int, odd any) []any {
 	return list
 }
 
+// A link that sleeps is not down.
+func TestNVLinksThatSleep(t *testing.T) {
+	t.Parallel()
+	got, _ := askFake(t, fakenvml.Scenario(fakenvml.H100, 4, "* nvmlDeviceGetNvLinkState 7 = 0", "0 field 165 7 = 2", "1 field 165 7 = 0", "2 field 165 7 error 3", "3 field 165 7 error 999"))
+	for gpu, want := range []any{list18(true, 7, true), list18(true, 7, false), list18(true, 7, false), list18(true, 7, false)} {
+		if diff := cmp.Diff(want, gpuAt(got, gpu, "NVLinks")); diff != "" {
+			t.Errorf("gpu%d (-want +got):\n%s", gpu, diff)
+		}
+	}
+}
+
 func TestNVLinksOfHopper(t *testing.T) {
 	t.Parallel()
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "3 field 161 7 = 5", "3 field 164 7 = 13281", "3 field 165 7 = 3",

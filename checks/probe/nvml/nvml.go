@@ -109,7 +109,7 @@ type GPU struct {
 	Clocks      Clocks
 	Throttle    Throttle
 	Link        Link
-	NVLinks     Reading[[]bool] // whether each NVLink is up, by its number
+	NVLinks     Reading[[]bool] // whether each NVLink is up or sleeps, by its number
 
 	NVLinksUnread []bool `json:"-"` // the NVLinks whose state could not be read; nil: none
 

@@ -358,6 +358,7 @@ func (q query) readNVLinks() {
 		known = known || r.Known
 		up, unread = append(up, r.Value == nvml.FEATURE_ENABLED), append(unread, !r.Known)
 	}
+	q.countSleeping(up, unread)
 	if failed == nil {
 		unread = nil
 	}
