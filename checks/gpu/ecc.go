@@ -16,10 +16,10 @@ import (
 // that are delivered with ECC off, as RTX boards are.
 //
 // It fails on uncorrected SRAM errors since the driver was loaded (a reset clears them), on more
-// of them over the GPU's lifetime than NVIDIA allows (with a driver that does not report that, on more
-// than 4: sichek's limit), and on memory that cannot be repaired or
-// needs a reset for its repair. Uncorrected DRAM errors fail a GPU without row remapping; on other
-// GPUs they warn, since check_gpu_remap judges the repair.
+// of them over the GPU's lifetime than NVIDIA allows (with a driver that does not report that, on
+// more than 4: sichek's limit), and on memory that cannot be repaired or needs a reset for its repair.
+// Uncorrected DRAM errors fail a GPU without row remapping; on other GPUs they warn, since
+// check_gpu_remap judges the repair.
 //
 // DRAM and SRAM are limits: it fails if the DRAM of a GPU has more errors, corrected or not, than
 // DRAM, or if its SRAM has more corrected errors than SRAM. Without these numbers it warns above the

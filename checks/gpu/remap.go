@@ -9,10 +9,10 @@ import (
 )
 
 // gpuRemap checks the repair of a GPU's memory. Ampere and later GPUs replace faulty rows by spare
-// rows, and newer ones whole banks: it fails if a remapping needs a reset or has failed, or if MAX or more rows were remapped
-// for uncorrected errors (a platform can have its own limit). It warns if a bank has no spare rows
-// left. Older GPUs retire pages: it fails if a page needs a reset to be retired, or if the table of
-// retired pages is full.
+// rows, and newer ones whole banks: it fails if a remapping needs a reset or has failed, or if MAX or
+// more rows were remapped for uncorrected errors (a platform can have its own limit). It warns if a
+// bank has no spare rows left. Older GPUs retire pages: it fails if a page needs a reset to be
+// retired, or if the table of retired pages is full.
 //
 //	gpu* || check_gpu_remap
 type gpuRemap struct {

@@ -137,33 +137,6 @@ const (
 	xidRecoveryAction = 154
 )
 
-// parseRecoveryAction returns the new action of "GPU recovery action changed from 0x0 (None) to 0x2 (Node
-// Reboot Required)", -1 if it has none, and whether the change shows a reset: None follows an action that
-// needs one. The driver ends Drain P2P and a recovery of the IMEX domain without a reset.
-func parseRecoveryAction(text string) (action int, wasReset bool) {
-	_, change, _ := strings.Cut(text, "recovery action changed from ")
-	before, after, ok := strings.Cut(change, " to 0x")
-	if !ok {
-		return -1, false
-	}
-	action = parseHex(after)
-	was, _, _ := explainAction(parseHex(strings.TrimPrefix(before, "0x")))
-	return action, action == 0 && was.Drains()
-}
-
-// parseHex returns the hexadecimal number that a text begins with, -1 if there is none.
-func parseHex(text string) int {
-	end := 0
-	for end < len(text) && checks.IsHex(text[end]) {
-		end++
-	}
-	n, err := strconv.ParseUint(text[:end], 16, 31)
-	if err != nil {
-		return -1
-	}
-	return int(n)
-}
-
 // What the driver asks for after a memory error: a reset, a reset when the jobs on the GPU have ended, or no reset.
 const (
 	asksReset      = "reset"

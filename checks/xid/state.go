@@ -40,7 +40,8 @@ func (c *xidCase) decide(s checks.GPUState) {
 		class, note = c.decideRemap(s)
 	case c.row.State == "sram" && isTrue(s.SRAMThreshold):
 		class, note = checks.XidHold, "SRAM errors are beyond their threshold"
-	case c.row.State == "mig" && class == checks.XidReset && c.last().Asks != asksDrainReset && isFalse(s.MIG) && strings.Contains(s.Name, " A100"):
+	case c.row.State == "mig" && class == checks.XidReset && isFalse(s.MIG) && strings.Contains(s.Name, " A100") &&
+		slices.ContainsFunc(c.events, func(e *xidEvent) bool { return e.Asks != asksDrainReset }):
 		class, note = checks.XidReboot, "on an A100 without MIG"
 	case c.row.State == "links":
 		class, note = c.decideLinks(s.Links)
@@ -108,34 +109,6 @@ func (c *xidCase) decideRemap(s checks.GPUState) (checks.XidClass, string) {
 		return checks.XidWatch, "no remapping is pending"
 	}
 	return class, ""
-}
-
-// recoveryActions are the values of NVML's nvmlDeviceGpuRecoveryAction_t and of Xid 154.
-var recoveryActions = [...]struct {
-	class  checks.XidClass
-	remedy checks.Remedy
-	asks   string
-}{
-	{checks.XidIgnore, checks.NoRemedy, "nothing"},
-	{checks.XidReset, checks.ResetGPU, "a GPU reset"},
-	{checks.XidReboot, checks.RebootNode, "a reboot of the node"},
-	{checks.XidWatch, checks.NoRemedy, "an end of peer-to-peer traffic (drain P2P)"}, // the driver goes on without a reset
-	{checks.XidReset, checks.ResetGPU, "a GPU reset after its jobs have ended"},
-	{checks.XidWatch, checks.CheckFabric, "a recovery of the IMEX domain"}, // its cause can be on another node
-	{checks.XidReset, checks.ResetGPU, "a reset of the bus"},
-	{checks.XidReboot, checks.RebootNode, "a reboot of the system"},
-}
-
-// explainAction returns the meaning of a recovery action. An unknown one asks for a reboot.
-func explainAction(n int) (class checks.XidClass, remedy checks.Remedy, asks string) {
-	if n == -1 {
-		return checks.XidWatch, checks.NoRemedy, "an unreadable action"
-	}
-	if n < 0 || n >= len(recoveryActions) {
-		return checks.XidReboot, checks.RebootNode, fmt.Sprintf("action %#x, which this version of nhc-gpu does not know", n)
-	}
-	a := recoveryActions[n]
-	return a.class, a.remedy, a.asks
 }
 
 // The GPU of an event. The log names GPUs by PCI address, which is valid for one boot: a GPU can be
