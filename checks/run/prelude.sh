@@ -1,8 +1,8 @@
 # nhc-gpu gives this file to the one bash of a run. It has LBNL NHC's output functions, die, mcheck,
 # the native checks as functions, and the loop that runs check lines. bash reads it from a memory
 # file. The supervisor uses these descriptors:
-# 60 commands 61 events 62 answers
-# Three more have the line that runs one check (63), the library (65) and a writable file (66). All
+# 240 commands 241 events 242 answers
+# Three more have the line that runs one check (243), the library (245) and a writable file (246). All
 # of them are close-on-exec: a program that a line starts must not inherit them, because it may run
 # as an ordinary user.
 # Every record is a series of NUL-terminated fields. They are read in the C locale: in another
@@ -37,11 +37,22 @@ __nhc_private() {
     done
 }
 
+# __nhc_reserve FD...: the same for the descriptors of the loop, whose numbers may be above the limit of
+# the lines.
+__nhc_reserve() {
+    local __nhc_soft
+    builtin ulimit -Sn >/proc/self/fd/246
+    builtin read -r __nhc_soft </proc/self/fd/246
+    [[ $__nhc_soft == unlimited ]] || ((__nhc_soft > 246)) || builtin ulimit -Sn 247
+    __nhc_private "$@"
+    builtin ulimit -Sn "$__nhc_soft"
+}
+
 # Event: TYPE COUNT FIELD... A line may have run "ulimit -n 3". A shell that cannot send events any
 # more exits with a status for that.
 __nhc_event() {
-    builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&61 ||
-        { builtin ulimit -n 256 || builtin ulimit -Sn hard; builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&61; } ||
+    builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&241 ||
+        { builtin ulimit -n 256 || builtin ulimit -Sn hard; builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&241; } ||
         builtin exit 251
 }
 
@@ -62,8 +73,8 @@ __nhc_settings() {
 # names come through a memory file, which needs no process.
 __nhc_environ() {
     local IFS=$'\n' __nhc_n __nhc_all=() __nhc_v=()
-    builtin compgen -e >|/proc/self/fd/66 # also after "set -C"
-    builtin mapfile -t __nhc_all </proc/self/fd/66
+    builtin compgen -e >|/proc/self/fd/246 # also after "set -C"
+    builtin mapfile -t __nhc_all </proc/self/fd/246
     for __nhc_n in "${__nhc_all[@]}"; do
         [[ $__nhc_n == *[!A-Za-z0-9_]* ]] || __nhc_v+=("$__nhc_n" "${!__nhc_n-}") # names alone may be expanded
     done
@@ -119,7 +130,7 @@ syslog_flush() { __nhc_tell_kept; __nhc_event flush; }
 # waits, the next process that asks gets its answer. Subshells in the background read at the same
 # time. So each subshell has its own pipe, held open at both ends; its number is the last part of
 # the question's name.
-__nhc_asked=0 __nhc_piped=$BASHPID __nhc_pipe=62
+__nhc_asked=0 __nhc_piped=$BASHPID __nhc_pipe=242
 __nhc_question() {
     if [[ $__nhc_piped != "$BASHPID" ]]; then
         exec {__nhc_pipe}<> <(:)
@@ -252,7 +263,7 @@ __nhc_ask() {
 __nhc_library() {
     [[ $__nhc_have_library != 1 ]] || return 0
     __nhc_have_library=1
-    . /proc/self/fd/65
+    . /proc/self/fd/245
 }
 
 # __nhc_load KIND FILE|TEXT...: loads the scripts of $INCDIR as LBNL NHC does: sorted, inside a
@@ -290,8 +301,8 @@ __nhc_load() {
 # __nhc_texts ARRAY FUNCTION...: the lines of functions. They come through a memory file, which needs
 # no process.
 __nhc_texts() {
-    builtin declare -f "${@:2}" >|/proc/self/fd/66 || builtin : # a script has removed one
-    builtin mapfile -t "$1" </proc/self/fd/66
+    builtin declare -f "${@:2}" >|/proc/self/fd/246 || builtin : # a script has removed one
+    builtin mapfile -t "$1" </proc/self/fd/246
 }
 
 # __nhc_changed adds the checks in __nhc_is that __nhc_native has not made to __nhc_own.
@@ -367,24 +378,24 @@ __nhc_landed() {
 
 # The loop over commands. All check lines run in this one function, so that the next line sees a
 # line's variables, "local", positional parameters and working directory. Each line runs by sourcing
-# descriptor 63, so that its "return", "break" and "continue" end only that line.
+# descriptor 243, so that its "return", "break" and "continue" end only that line.
 __nhc_main() {
     builtin local __nhc_op __nhc_arg __nhc_text
     local -a __nhc_files
     builtin set --
     __nhc_landed # behind the loop below, by "break 2"
-    while __nhc_landed; IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_op || { __nhc_done=1; [[ '' ]]; }; do
+    while __nhc_landed; IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_op || { __nhc_done=1; [[ '' ]]; }; do
         case $__nhc_op in
             run | fork)
-                if ! IFS= LC_ALL=C builtin read -r -d '' -u 60 CNUM || ! IFS= LC_ALL=C builtin read -r -d '' -u 60 CHECK; then
+                if ! IFS= LC_ALL=C builtin read -r -d '' -u 240 CNUM || ! IFS= LC_ALL=C builtin read -r -d '' -u 240 CHECK; then
                     __nhc_event broken "bash cannot set CNUM and CHECK any more"
                     continue
                 fi
                 CHECK_DIED=0 __nhc_busy=1 __nhc_lines=${#CHECKS[*]} __nhc_began=''
                 if [[ $__nhc_op == run ]]; then
-                    builtin . /proc/self/fd/63
+                    builtin . /proc/self/fd/243
                 else
-                    (trap - EXIT; __nhc_alone; builtin . /proc/self/fd/63) <&0 & # with the input that bash would take away
+                    (trap - EXIT; __nhc_alone; builtin . /proc/self/fd/243) <&0 & # with the input that bash would take away
                     builtin wait $! 2>/dev/null
                 fi
                 __nhc_arg=$?
@@ -402,13 +413,13 @@ __nhc_main() {
                 __nhc_event end "$__nhc_arg"
                 ;;
             set)
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
                 eval "$__nhc_arg"
                 ;;
             helper)
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_op
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_text
+                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_op
+                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_text
                 if [[ $__nhc_op == online ]]; then
                     __nhc_helper "$__nhc_text" "$ONLINE_NODE" "$HOSTNAME"
                 else
@@ -418,19 +429,19 @@ __nhc_main() {
                 ;;
             load)
                 __nhc_files=()
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
-                while ((__nhc_arg-- > 0)) && IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_text; do __nhc_files+=("$__nhc_text"); done
+                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
+                while ((__nhc_arg-- > 0)) && IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_text; do __nhc_files+=("$__nhc_text"); done
                 __nhc_load "${__nhc_files[@]}"
                 __nhc_settings
                 __nhc_event end 0
                 ;;
             match)
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
                 (eval $__nhc_arg) # runs of blanks collapse, as in LBNL NHC
                 __nhc_event end $?
                 ;;
             source)
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
                 if ! __nhc_text="$("$BASH" -n "$__nhc_arg" 2>&1)"; then __nhc_event broken "${__nhc_text%%$'\n'*}"; continue; fi
                 . "$__nhc_arg"; __nhc_arg=$?
                 __nhc_dump; __nhc_event end "$__nhc_arg"
@@ -443,8 +454,8 @@ __nhc_loop() {
     __nhc_done=0 __nhc_busy=0
     until [[ $__nhc_done == 1 ]]; do __nhc_main; done
     __nhc_op='' # the site may have set -e or -u
-    builtin trap -p EXIT 2>/dev/null >|/proc/self/fd/66 || builtin :
-    IFS= builtin read -r -d '' __nhc_op 2>/dev/null </proc/self/fd/66 || builtin :
+    builtin trap -p EXIT 2>/dev/null >|/proc/self/fd/246 || builtin :
+    IFS= builtin read -r -d '' __nhc_op 2>/dev/null </proc/self/fd/246 || builtin :
     [[ $__nhc_op != *"-- '__nhc_bye' EXIT"* ]] || __nhc_op=''
     __nhc_event lost "$__nhc_op" # fails unless the descriptor of events is still open
     if [[ $NHC_FD_OUT == 3 ]]; then exec >&3 2>&4; fi

@@ -82,7 +82,7 @@ __nhc_behind() {
     done
     CHECK="$__nhc_line"
 }
-__nhc_one() { . /proc/self/fd/63; }
+__nhc_one() { . /proc/self/fd/243; }
 
 # check_ps_unauth_users lets the site decide if a line or a script has put users into JOBUSERS, or has a
 # function for it: nhc_job_user_auth, which calls nhc_job_find_users. Users whom the function has not been

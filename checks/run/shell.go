@@ -17,15 +17,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// These are the descriptors that bash gets, see prelude.sh.
+// These are the descriptors that bash gets, see prelude.sh. A line that opens one by its number would
+// take it away from the run, so the numbers are ones that no one writes.
 const (
-	fdCommands = 60
-	fdEvents   = 61
-	fdAnswers  = 62
-	fdLine     = 63
-	fdInit     = 64
-	fdLibrary  = 65
-	fdScratch  = 66
+	fdCommands = 240
+	fdEvents   = 241
+	fdAnswers  = 242
+	fdLine     = 243
+	fdInit     = 244
+	fdLibrary  = 245
+	fdScratch  = 246
 )
 
 var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary, fdScratch}
@@ -75,7 +76,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
 	init.WriteString(prelude + preludeChecks)
 	init.WriteString("readonly -f " + strings.Join(ownFunctions(), " ") + "\n") // the loop needs them
-	fmt.Fprintf(&init, "exec %d<&-\n__nhc_private", fdInit)                     // bash has read it
+	fmt.Fprintf(&init, "exec %d<&-\n__nhc_reserve", fdInit)                     // bash has read it
 	for _, fd := range shellFds {
 		if fd != fdInit {
 			fmt.Fprintf(&init, " %d", fd)

@@ -50,10 +50,12 @@ func TestShellWildLines(t *testing.T) {
 		{`kill -SEGV $$`, lost, 0},
 		{`kill -USR1 $$`, lost, 0},
 		{`for i in {3..255}; do eval "exec $i>&-"; done 2>/dev/null`, lost, 0},
-		{`exec 60<&-`, ends, 0}, // noticed by the next line
-		{`exec 61>&-`, lost, 0},
-		{`exec 62<&-; check_rogue x`, lost, 0},
-		{`exec 63<&-`, ends, 0}, // noticed by the next line
+		{`exec 240<&-`, ends, 0}, // noticed by the next line
+		{`exec 241>&-`, lost, 0},
+		{`exec 242<&-; check_rogue x`, lost, 0},
+		{`exec 243<&-`, ends, 0}, // noticed by the next line
+		{`exec 60</etc/passwd 61>/dev/null; read -u 60 x; echo x >&61`, ends, 0},
+		{`for i in {3..230}; do eval "exec $i</dev/null"; done`, ends, 0},
 		{`ulimit -n 10`, ends, 0},
 		{`ulimit -Sn 3`, ends, 0},
 		{`ulimit -n 3`, "", 0}, // a user who may raise the limit again continues
@@ -198,5 +200,30 @@ func TestShellEventsOfTwo(t *testing.T) {
 		if !slices.ContainsFunc(h.heard, func(l string) bool { return strings.HasSuffix(l, want) }) {
 			t.Errorf("call %d was not heard", i)
 		}
+	}
+}
+
+// The shell also starts below a limit of open files that is less than its numbers, and the lines keep
+// that limit.
+func TestShellFewFiles(t *testing.T) {
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 128, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	h := &script{}
+	s := startTestShell(t, h, "")
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if status, _, err := s.Line(false, 0, `ulimit -Sn; (check_rogue sub)`, soon()); status != 0 || err != nil {
+			t.Fatal(status, err)
+		}
+	}
+	if !slices.Contains(h.heard, "1: 128") {
+		t.Errorf("the lines have another limit: heard %q", h.heard)
 	}
 }
