@@ -5,8 +5,7 @@
 # Three more have the line that runs one check (243), the library (245) and a writable file (246). All
 # of them are close-on-exec: a program that a line starts must not inherit them, because it may run
 # as an ordinary user.
-# Every record is a series of NUL-terminated fields. They are read in the C locale: in another
-# locale bash takes the NUL for a part of a broken character.
+# Every record is a series of NUL-terminated fields, see __nhc_read.
 # The functions of the loop call builtins explicitly, because the site may define a function of the
 # same name.
 
@@ -46,6 +45,25 @@ __nhc_reserve() {
     [[ $__nhc_soft == unlimited ]] || ((__nhc_soft > 246)) || builtin ulimit -Sn 247
     __nhc_private "$@"
     builtin ulimit -Sn "$__nhc_soft"
+}
+
+# __nhc_read FD VARIABLE: reads a field in the C locale: in another locale bash takes the NUL for a part of
+# a broken character. bash complains each time that it cannot return to a locale that is not installed, and
+# then is in the C locale already.
+__nhc_locale='' __nhc_absent=0
+__nhc_read() {
+    if [[ ${LC_ALL-} != "$__nhc_locale" ]]; then
+        local -a __nhc_said
+        __nhc_locale="${LC_ALL-}" __nhc_absent=0
+        { LC_ALL=C builtin true; } 2>|/proc/self/fd/246
+        builtin mapfile -t __nhc_said </proc/self/fd/246
+        [[ "${__nhc_said[*]-}" != *setlocale* ]] || __nhc_absent=1
+    fi
+    if [[ $__nhc_absent == 1 ]]; then
+        IFS= builtin read -r -d '' -u "$1" "$2"
+    else
+        IFS= LC_ALL=C builtin read -r -d '' -u "$1" "$2"
+    fi
 }
 
 # Event: TYPE COUNT FIELD... A line may have run "ulimit -n 3". A shell that cannot send events any
@@ -141,9 +159,9 @@ __nhc_question() {
 }
 __nhc_receive() {
     local __nhc_whose __nhc_count __nhc_field __nhc_reading=1
-    while IFS= LC_ALL=C builtin read -r -d '' -u "$__nhc_pipe" __nhc_whose && IFS= LC_ALL=C builtin read -r -d '' -u "$__nhc_pipe" __nhc_count; do
+    while __nhc_read "$__nhc_pipe" __nhc_whose && __nhc_read "$__nhc_pipe" __nhc_count; do
         __nhc_got=()
-        while ((__nhc_count-- > 0)) && IFS= LC_ALL=C builtin read -r -d '' -u "$__nhc_pipe" __nhc_field; do __nhc_got+=("$__nhc_field"); done
+        while ((__nhc_count-- > 0)) && __nhc_read "$__nhc_pipe" __nhc_field; do __nhc_got+=("$__nhc_field"); done
         [[ $__nhc_whose != "$__nhc_id" ]] || return 0
     done
     return 1
@@ -384,10 +402,10 @@ __nhc_main() {
     local -a __nhc_files
     builtin set --
     __nhc_landed # behind the loop below, by "break 2"
-    while __nhc_landed; IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_op || { __nhc_done=1; [[ '' ]]; }; do
+    while __nhc_landed; __nhc_read 240 __nhc_op || { __nhc_done=1; [[ '' ]]; }; do
         case $__nhc_op in
             run | fork)
-                if ! IFS= LC_ALL=C builtin read -r -d '' -u 240 CNUM || ! IFS= LC_ALL=C builtin read -r -d '' -u 240 CHECK; then
+                if ! __nhc_read 240 CNUM || ! __nhc_read 240 CHECK; then
                     __nhc_event broken "bash cannot set CNUM and CHECK any more"
                     continue
                 fi
@@ -413,13 +431,13 @@ __nhc_main() {
                 __nhc_event end "$__nhc_arg"
                 ;;
             set)
-                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
+                __nhc_read 240 __nhc_arg
                 eval "$__nhc_arg"
                 ;;
             helper)
-                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_op
-                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
-                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_text
+                __nhc_read 240 __nhc_op
+                __nhc_read 240 __nhc_arg
+                __nhc_read 240 __nhc_text
                 if [[ $__nhc_op == online ]]; then
                     __nhc_helper "$__nhc_text" "$ONLINE_NODE" "$HOSTNAME"
                 else
@@ -429,19 +447,19 @@ __nhc_main() {
                 ;;
             load)
                 __nhc_files=()
-                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
-                while ((__nhc_arg-- > 0)) && IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_text; do __nhc_files+=("$__nhc_text"); done
+                __nhc_read 240 __nhc_arg
+                while ((__nhc_arg-- > 0)) && __nhc_read 240 __nhc_text; do __nhc_files+=("$__nhc_text"); done
                 __nhc_load "${__nhc_files[@]}"
                 __nhc_settings
                 __nhc_event end 0
                 ;;
             match)
-                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
+                __nhc_read 240 __nhc_arg
                 (eval $__nhc_arg) # runs of blanks collapse, as in LBNL NHC
                 __nhc_event end $?
                 ;;
             source)
-                IFS= LC_ALL=C builtin read -r -d '' -u 240 __nhc_arg
+                __nhc_read 240 __nhc_arg
                 if ! __nhc_text="$("$BASH" -n "$__nhc_arg" 2>&1)"; then __nhc_event broken "${__nhc_text%%$'\n'*}"; continue; fi
                 . "$__nhc_arg"; __nhc_arg=$?
                 __nhc_dump; __nhc_event end "$__nhc_arg"
