@@ -434,15 +434,16 @@ __nhc_main() {
                 __nhc_read 240 __nhc_arg
                 eval "$__nhc_arg"
                 ;;
-            helper)
-                __nhc_read 240 __nhc_op
+            online)
+                __nhc_helper '' "$ONLINE_NODE" "$HOSTNAME"
+                __nhc_event end $?
+                ;;
+            offline)
+                __nhc_read 240 CNUM # a function of the site may use them
+                __nhc_read 240 CHECK
                 __nhc_read 240 __nhc_arg
                 __nhc_read 240 __nhc_text
-                if [[ $__nhc_op == online ]]; then
-                    __nhc_helper "$__nhc_text" "$ONLINE_NODE" "$HOSTNAME"
-                else
-                    __nhc_helper "$__nhc_text" "$OFFLINE_NODE" "$HOSTNAME" "$__nhc_arg"
-                fi
+                __nhc_helper "$__nhc_text" "$OFFLINE_NODE" "$HOSTNAME" "$__nhc_arg"
                 __nhc_event end $?
                 ;;
             load)

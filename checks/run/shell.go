@@ -167,14 +167,20 @@ func (s *Shell) Set(text string, deadline time.Time) error {
 	return s.send(s.cmd, "set", text)
 }
 
-// Helper sends text to syslog, if there is any, and runs the site's own ONLINE_NODE or
-// OFFLINE_NODE.
-func (s *Shell) Helper(online bool, message, text string, deadline time.Time) (status int, err error) {
-	op := "offline"
-	if online {
-		op = "online"
+// Failed is a failure outside the shell that the site's own OFFLINE_NODE gets.
+type Failed struct {
+	Number, Line string // of the check line, as CNUM and CHECK; empty if the failure is not about a line
+	Message      string
+	Syslog       string // text that syslog gets before, if any
+}
+
+// Helper runs the site's own OFFLINE_NODE, or ONLINE_NODE if nothing has failed.
+func (s *Shell) Helper(failed *Failed, deadline time.Time) (status int, err error) {
+	fields := []string{"online"}
+	if failed != nil {
+		fields = []string{"offline", failed.Number, failed.Line, failed.Message, failed.Syslog}
 	}
-	status, _, err = s.command(deadline, "helper", op, message, text)
+	status, _, err = s.command(deadline, fields...)
 	return status, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
@@ -76,7 +78,7 @@ func (j *Judge) emit(events []verdict.Event) {
 	if helper, text := j.emitUntilHelper(events); helper {
 		rest := j.after
 		j.after = nil
-		j.siteHelper(false, j.fold.LastMessage(), text)
+		j.siteHelper(j.failed(text))
 		j.emit(rest)
 	}
 }
@@ -123,7 +125,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 				j.markOnline()
 			case !j.n.Set.Observes(): // a healthy run calls it each time: no decision to log
 				j.noteHelper("ONLINE_NODE", slurm.Resume, "")
-				j.siteHelper(true, "", "")
+				j.siteHelper(nil)
 			}
 		}
 	}
@@ -144,13 +146,22 @@ func joinSyslog(events []verdict.Event) (joined []verdict.Event) {
 	return joined
 }
 
+// failed returns the failure that marks the node, for the site's own helper.
+func (j *Judge) failed(syslog string) *run.Failed {
+	f := &run.Failed{Message: j.fold.LastMessage(), Syslog: syslog}
+	if s := cmp.Or(j.steps[j.fold.Blamed()], j.current); s != nil {
+		f.Number, f.Line = strconv.Itoa(s.Index), s.Text
+	}
+	return f
+}
+
 // siteHelper lets the shell run the site's own helper.
-func (j *Judge) siteHelper(online bool, message, text string) {
+func (j *Judge) siteHelper(failed *run.Failed) {
 	end := j.n.Budget.Marking(time.Now())
 	if j.n.Signals.Caught() != 0 { // no further signal would end it
 		end = j.n.Budget.Helping(time.Now())
 	}
-	if err := j.bash.Helper(online, message, text, end); err != nil {
+	if err := j.bash.Helper(failed, end); err != nil {
 		j.n.Did.Sent, j.n.Did.Owner, j.n.Did.Error = false, "", err.Error()
 	}
 }

@@ -313,6 +313,14 @@ out: nhc-gpu:  node node1 drained: NHC: Check mcheck node9 '{node[1-3]}' returne
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Check mcheck node9 '{node[1-3]}' returned 1
 exit: 1
 `},
+		{name: "the site's helper after a check", prepare: func(_ *testing.T, n *sessiontest.Node) {
+			n.Set.Put("OFFLINE_NODE", `echo "line $CNUM: $CHECK;"`, false)
+		}, lines: "* || true\n" + badFile, want: `
+out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
+out: line 1: check_file_test -f DIR/none; node1 check_file_test:  -f DIR/none returned 1.
+syslog: Health check failed:  check_file_test:  -f DIR/none returned 1.
+exit: 1
+`},
 		{name: "TIMEOUT", words: "TIMEOUT=1", lines: "* || sleep 60\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  Script timed out while executing "sleep 60".
 out: nhc-gpu:  node node1 drained: NHC: Script timed out while executing 'sleep 60'. (before: in service)

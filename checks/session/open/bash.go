@@ -188,9 +188,9 @@ func (b *Bash) test(command string) bool {
 	return err == nil && status == 0
 }
 
-// Helper lets the shell run the site's own helper. A helper that fails has reported that itself.
-// After a signal a new shell runs it, which the signal does not end.
-func (b *Bash) Helper(online bool, message, text string, deadline time.Time) error {
+// Helper lets the shell run the site's own helper, see [run.Shell.Helper]. A helper that fails has
+// reported that itself. After a signal a new shell runs it, which the signal does not end.
+func (b *Bash) Helper(failed *run.Failed, deadline time.Time) error {
 	if b.wake >= 0 && b.n.Signals.Caught() != 0 {
 		b.End()
 		b.wake = -1
@@ -198,7 +198,7 @@ func (b *Bash) Helper(online bool, message, text string, deadline time.Time) err
 	status, err := 0, b.Need(deadline)
 	if err == nil {
 		b.n.Log.Flush()
-		status, err = b.shell.Helper(online, message, text, deadline)
+		status, err = b.shell.Helper(failed, deadline)
 	}
 	if err != nil {
 		b.End()

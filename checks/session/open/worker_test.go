@@ -347,7 +347,7 @@ func TestSignalBeforeTheShell(t *testing.T) {
 	if !errors.Is(err, run.ErrInterrupted) {
 		t.Errorf("a line: %v, want %v", err, run.ErrInterrupted)
 	}
-	if err := h.Helper(false, "a fault", "", end); err != nil {
+	if err := h.Helper(&run.Failed{Message: "a fault"}, end); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(n.Dir + "/helped"); err != nil {
