@@ -394,6 +394,13 @@ __nhc_landed() {
     fi
 }
 
+# __nhc_parse FILE: whether bash can read a file. bash -n does not run the "shopt -s extglob" of a file that
+# uses such patterns.
+__nhc_parse() {
+    "$BASH" -n "$1" && return
+    [[ "$(<"$1")" == *'shopt -s'*extglob* ]] && "$BASH" -O extglob -n "$1" 2>/dev/null
+}
+
 # The loop over commands. All check lines run in this one function, so that the next line sees a
 # line's variables, "local", positional parameters and working directory. Each line runs by sourcing
 # descriptor 243, so that its "return", "break" and "continue" end only that line.
@@ -461,7 +468,7 @@ __nhc_main() {
                 ;;
             source)
                 __nhc_read 240 __nhc_arg
-                if ! __nhc_text="$("$BASH" -n "$__nhc_arg" 2>&1)"; then __nhc_event broken "${__nhc_text%%$'\n'*}"; continue; fi
+                if ! __nhc_text="$(__nhc_parse "$__nhc_arg" 2>&1)"; then __nhc_event broken "${__nhc_text%%$'\n'*}"; continue; fi
                 . "$__nhc_arg"; __nhc_arg=$?
                 __nhc_dump; __nhc_event end "$__nhc_arg"
                 ;;

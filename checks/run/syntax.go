@@ -17,5 +17,13 @@ func SyntaxError(ctx context.Context, p *Pool, script string, limit time.Duratio
 		return ""
 	}
 	first, _, _ := strings.Cut(string(out.Stderr), "\n")
+	out, err = p.Exec(ctx, []string{"/bin/bash", "-c", withExtglob, "bash", script}, []string{"LC_ALL=C"}, nil)
+	if err == nil && !out.TimedOut && out.Status == 0 {
+		return ""
+	}
 	return first
 }
+
+// withExtglob checks a file that uses extended patterns after "shopt -s extglob", which bash -n does not
+// run.
+const withExtglob = `[[ "$(<"$1")" == *'shopt -s'*extglob* ]] && exec /bin/bash -O extglob -n -- "$1"`

@@ -18,6 +18,10 @@ func TestSyntaxError(t *testing.T) {
 		"a() {\n  if true; then\n}\n":      "line 3: syntax error",
 		"a() {\r\n  return 0\r\n}\r\n":     "line 1: syntax error",
 		"a() { local -A b=([x]=1); }\n:\n": "",
+
+		"shopt -s extglob\nX=${1//+(b)}\ncase $1 in !(a|b)) ;; esac\n": "",
+		"case $1 in !(a|b)) ;; esac\n":                                 "line 1: syntax error",
+		"shopt -s extglob\ncase $1 in !(a|b) ;; esac\n":                "line 2: syntax error",
 	} {
 		script := filepath.Join(t.TempDir(), "a.nhc")
 		if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
