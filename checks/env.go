@@ -157,7 +157,7 @@ func (e *Env) runExternal(broken func(error)) func(match.External, string, strin
 			return ok
 		}
 		// Unquoted, so runs of blanks collapse; set -f: no pathname expansion. LBNL NHC does the same.
-		c := e.Shell("shopt -s extglob; set -f; eval $2", "nhc", s, p.command)
+		c := e.Shell("set -f; eval $2", "nhc", s, p.command)
 		for name, value := range e.Vars { // also those that are not exported
 			if name != "SHELLOPTS" && strings.Contains(x.Command, name) {
 				c.Env = append(c.Env, name+"="+value)

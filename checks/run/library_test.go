@@ -28,7 +28,6 @@ show() {
         unset -n r
     done
 }
-shopt -s extglob
 set -f
 `
 	cmd := exec.Command("bash", "-c", preludeChecks+stubs+library+libfacts+script)

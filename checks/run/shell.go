@@ -73,7 +73,7 @@ var ErrDeadline = errors.New("deadline exceeded")
 // run, -1 for none.
 func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	var init strings.Builder
-	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
+	init.WriteString("__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
 	init.WriteString(prelude + preludeChecks)
 	init.WriteString("readonly -f " + strings.Join(ownFunctions(), " ") + "\n") // the loop needs them
 	fmt.Fprintf(&init, "exec %d<&-\n__nhc_reserve", fdInit)                     // bash has read it
@@ -87,7 +87,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	for _, m := range libraryName().FindAllStringSubmatch(library+libfacts, -1) {
 		init.WriteString(m[1] + "() { __nhc_library; " + m[1] + " \"$@\"; }\n")
 	}
-	init.WriteString("set -f\nshopt -s extglob\n")
+	init.WriteString("set -f\n")
 	init.WriteString(setup.Init)
 	init.WriteString("\n__nhc_traps\n__nhc_event ready\n")
 	if setup.Trace {

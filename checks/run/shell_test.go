@@ -327,6 +327,42 @@ func TestShellSource(t *testing.T) {
 	}
 }
 
+// The patterns of extglob are the site's choice: bash reads a file that has "shopt -s extglob", and no
+// other with such patterns. Lines and files are read without them at first, as in LBNL NHC.
+func TestShellExtglob(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ file, line, err, want string }{
+		{file: "shopt -s extglob\ncase x in !(a|b)) TIMEOUT=44 ;; esac\n", line: "echo ${PWD/+(\\/)*/Z} $TIMEOUT; shopt -q extglob", want: "1: Z 44"},
+		{file: "TIMEOUT=44\ncase x in !(a|b)) ;; esac\n", err: "syntax error"},
+		{file: "if !(false); then TIMEOUT=45; fi\n", line: "!(false) && echo $TIMEOUT; X=abb; echo ${X//+(b)/Z}; ! shopt -q extglob", want: "1: 45\n1: abb"},
+		{file: "str_clean -m -o X 'a  b'; TIMEOUT=$X\n", line: "echo $TIMEOUT; ! shopt -q extglob", want: "1: a b"},
+		{file: "mcheck_glob node01 '@(node|gpu)+([0-9])' && TIMEOUT=46\n", line: "echo $TIMEOUT; mcheck n1 '!(n2)'", want: "1: 46"},
+	} {
+		file := filepath.Join(t.TempDir(), "nhc")
+		if err := os.WriteFile(file, []byte(c.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h := &script{}
+		s := startTestShell(t, h, "")
+		_, _, err := s.Source(file, soon())
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v, want %s", c.file, err, c.err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.file, err)
+			continue
+		}
+		h.heard = nil
+		status, _, err := s.Line(false, 0, c.line, soon())
+		if got := strings.Join(h.heard, "\n"); status != 0 || err != nil || got != c.want {
+			t.Errorf("%s%s: status %d, %v, heard\n%s\nwant\n%s", c.file, c.line, status, err, got, c.want)
+		}
+	}
+}
+
 // slurmd starts this program with SIGPIPE blocked; commands must not inherit that.
 func TestShellSignalMask(t *testing.T) {
 	t.Parallel()
