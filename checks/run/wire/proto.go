@@ -382,6 +382,7 @@ type Script struct {
 	Altered   bool // it has the name of such a file, but other content
 	Functions []string
 	Sources   bool // it may source or generate functions that Functions lacks
+	Hardware  bool // it uses variables of LBNL NHC's hardware checks, such as HW_CORES
 	FileInfo
 }
 

@@ -74,6 +74,7 @@ func readScript(s *wire.Script, table wire.FileTable, named bool) {
 		s.Altered = true
 	}
 	s.Functions, s.Sources = findFunctions(r.Data), usesSource(r.Data)
+	s.Hardware = bytes.Contains(r.Data, []byte("HW_"))
 }
 
 // findFunctions returns the names of the functions that a script defines at the beginning of a line.

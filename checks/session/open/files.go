@@ -48,6 +48,7 @@ type Files struct {
 	SetPath string        // path of the sysconfig file, if it exists
 	SetFile string        // the sysconfig file, if it was read
 	Sourced string        // a sysconfig file that only bash can read
+	setText []byte        // the content of that file
 	lines   []conf.Line   // of nhc.conf, for all hosts
 	Others  int           // number of lines for other hosts
 	Config  *conf.Config  // nhc.toml; nil if there is none
@@ -217,7 +218,7 @@ func (f *Files) readSysconfig() error {
 	case err != nil:
 		return err
 	case needShell:
-		f.Sourced = path
+		f.Sourced, f.setText = path, file.Data
 		return f.Bash.source(path, f.Budget.Began.Add(session.Reading))
 	}
 	f.Set.Assign(assigns)

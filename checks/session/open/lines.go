@@ -167,10 +167,11 @@ func (f *Files) debugTarget(l conf.Line, matched bool) {
 }
 
 // PresetHardware sets the variables that LBNL NHC's check_hw_* set for later lines, if a line uses
-// one: the sample configuration has check_ps_loadavg $((2*HW_CORES)). A worker reads the
-// values.
+// one: the sample configuration has check_ps_loadavg $((2*HW_CORES)). A function of the site can use
+// one, too. A worker reads the values.
 func (f *Files) PresetHardware(text []byte) {
-	if !bytes.Contains(text, []byte("HW_")) {
+	all := bytes.Contains(f.setText, []byte("HW_")) || slices.ContainsFunc(f.Bash.Scripts, func(s wire.Script) bool { return s.Hardware })
+	if !all && !bytes.Contains(text, []byte("HW_")) {
 		return
 	}
 	var cpus cpu.CPUs // an unreadable figure is 0, as in LBNL NHC
@@ -194,7 +195,7 @@ func (f *Files) PresetHardware(text []byte) {
 	var assigns strings.Builder
 	for name, value := range hardwareOf(cpus, memory) {
 		old := f.Set.Get(name) // 0 if bash has read the library of scripts
-		if old != "" && old != "0" || !bytes.Contains(text, []byte(name)) {
+		if old != "" && old != "0" || !all && !bytes.Contains(text, []byte(name)) {
 			continue
 		}
 		number := strconv.FormatUint(value, 10)

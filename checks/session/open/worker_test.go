@@ -256,6 +256,26 @@ func TestPresetHardware(t *testing.T) {
 	}
 }
 
+// A function of the site can use the variables, too: the line that calls it does not show that.
+func TestPresetHardwareForFunctions(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"scripts/load.nhc", "nhc-test"} { // a script, the settings
+		n := sessiontest.New(t, slurm.HealthCheck, "HW_SOCKETS=9")
+		n.Write(t, file, "check_load() { echo $((100*HW_CORES)); }\n")
+		f, _ := newFiles(t, n)
+		if err := f.Sysconfig(); err != nil {
+			t.Fatal(err)
+		}
+		if errs := f.Open(nil, nil); len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		f.PresetHardware([]byte("* || check_load\n"))
+		if cores, sockets := n.Set.Get("HW_CORES"), n.Set.Get("HW_SOCKETS"); cores == "" || cores == "0" || sockets != "9" {
+			t.Errorf("%s: HW_CORES=%s HW_SOCKETS=%s", file, cores, sockets)
+		}
+	}
+}
+
 // A person learns about scripts that bash cannot read.
 func TestDoubtScripts(t *testing.T) {
 	t.Parallel()
