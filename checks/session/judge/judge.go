@@ -166,6 +166,7 @@ func (j *Judge) Assigned(s *plan.Step) {
 
 // changed copies the settings after a line has changed one.
 func (j *Judge) changed() {
+	j.n.DoubtHost()
 	j.update()
 	j.timeout.Store(int64(j.files.Timeout()))
 	j.n.Pool.SetVars(j.n.Set.WorkerVars())

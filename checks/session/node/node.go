@@ -45,9 +45,10 @@ type Node struct {
 	Out, Errs writer // standard output and standard error
 
 	Name       string
-	Named      bool  // slurmd passed the name
-	Bad        error // why the node has no name
-	Unnamed    bool  // slurm.conf has no node for this host
+	Named      bool   // slurmd passed the name
+	Bad        error  // why the node has no name
+	Unnamed    bool   // slurm.conf has no node for this host
+	host       string // HOSTNAME of the settings
 	Role       slurm.Role
 	Did        *event.Action // the last decision about the node in this run, nil if there was none
 	Owes       bool          // a drain of this run could not be delivered
@@ -181,7 +182,7 @@ func (n *Node) findName() {
 	switch {
 	case err != nil: // no slurm.conf: use the host name
 	case len(resp.Names) == 1:
-		n.rename(resp.Names[0])
+		n.rename("NodeName", resp.Names[0])
 	case len(resp.Names) > 1:
 		n.Bad = fmt.Errorf("cannot determine the name of this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s or on the command line",
 			len(resp.Names), host, strings.Join(resp.Names[:2], ", "), filepath.Join(n.Set.Get("SYSCONFIGDIR"), "nhc"))
@@ -193,21 +194,54 @@ func (n *Node) findName() {
 // NameFromSettings uses the name that the site has set. The name from slurmd takes
 // precedence: several slurmd can share a host.
 func (n *Node) NameFromSettings() {
-	name := n.Set.Get("SLURMD_NODENAME")
+	n.host = n.Set.Get("HOSTNAME")
+	real, err := os.Hostname()
+	if err != nil {
+		real = n.host
+	}
+	source, name := n.findSetName(real)
 	if name == "" || n.Named && n.Role != slurm.Manual {
 		return
 	}
 	n.Unnamed = false
-	n.rename(name)
+	n.rename(source, name)
 }
 
-// rename changes the node's name, which also selects the directory of the stored state.
-func (n *Node) rename(name string) {
+// findSetName returns the node's name from the settings and the name of that setting: SLURMD_NODENAME, or
+// HOSTNAME if the site has set it to the name of another host than real, as LBNL NHC does. No
+// environment can set HOSTNAME.
+func (n *Node) findSetName(real string) (source, name string) {
+	if name := n.Set.Get("SLURMD_NODENAME"); name != "" {
+		return "SLURMD_NODENAME", name
+	}
+	if short(n.host) == short(real) {
+		return "", ""
+	}
+	return "HOSTNAME", n.host
+}
+
+func short(host string) string {
+	name, _, _ := strings.Cut(host, ".")
+	return name
+}
+
+// DoubtHost warns that a line or a script has set HOSTNAME to a name that is not the node's. LBNL NHC would
+// mark that node, but the stored state and the lock of this run are those of the other name.
+func (n *Node) DoubtHost() {
+	if host := n.Set.Get("HOSTNAME"); host != "" && host != n.Name && short(host) != short(n.host) {
+		n.Warn(fmt.Errorf("HOSTNAME=%s, which a line or a script has set, does not name the node: it is %s; set SLURMD_NODENAME in %s",
+			host, n.Name, filepath.Join(n.Set.Get("SYSCONFIGDIR"), n.Set.Get("NAME"))))
+	}
+}
+
+// rename changes the node's name, which also selects the directory of the stored state. source is where
+// the name is from.
+func (n *Node) rename(source, name string) {
 	if name == n.Name && n.Bad == nil {
 		return
 	}
 	if n.Name, n.Bad = slurm.NodeName(func(string) string { return name }, ""); n.Bad != nil {
-		n.Bad = fmt.Errorf("cannot determine the name of this node: SLURMD_NODENAME is %q: want letters, digits, and - or _ after the first", name)
+		n.Bad = fmt.Errorf("cannot determine the name of this node: %s is %q: want letters, digits, and - or _ after the first", source, name)
 	}
 	n.Set.Past, n.Set.Spare = n.choosePast()
 	_ = n.openStateOf("")

@@ -179,18 +179,20 @@ func TestDebug(t *testing.T) {
 func TestNameFromSettings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name, set string
-		named     bool
-		role      slurm.Role
-		bad       string
+		name, set, host string
+		named           bool
+		role            slurm.Role
+		bad             string
 	}{
 		{name: "not set"},
 		{name: "the same", set: "node1"},
 		{name: "slurmd's name takes precedence", set: "-x", named: true, role: slurm.HealthCheck},
 		{name: "a person's name takes precedence", set: "-x", named: true, bad: `SLURMD_NODENAME is "-x": want letters`},
 		{name: "a path", set: "../x", bad: `SLURMD_NODENAME is "../x"`},
+		{name: "another host", host: "../x", bad: `HOSTNAME is "../x"`},
+		{name: "slurmd's name and another host", host: "n02", named: true, role: slurm.HealthCheck},
 	} {
-		n, _, _ := withVars(map[string]string{"SLURMD_NODENAME": tt.set})
+		n, _, _ := withVars(map[string]string{"SLURMD_NODENAME": tt.set, "HOSTNAME": tt.host})
 		n.Named, n.Role, n.Set.Past, n.Set.Spare = tt.named, tt.role, "/past", "/spare"
 		n.NameFromSettings()
 		if (n.Bad != nil) != (tt.bad != "") || n.Bad != nil && !strings.Contains(n.Bad.Error(), tt.bad) {
@@ -198,6 +200,38 @@ func TestNameFromSettings(t *testing.T) {
 		}
 		if (n.Set.Past == "") != (tt.bad != "") || n.Set.Past != "" != (n.Set.Spare != "") {
 			t.Errorf("%s: memory in %q and %q", tt.name, n.Set.Past, n.Set.Spare)
+		}
+	}
+}
+
+// HOSTNAME names the node if the site has set it to another host.
+func TestFindSetName(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ node, host, real, source, name string }{
+		{"", "n01", "n01", "", ""},
+		{"", "n01", "n01.example.org", "", ""},
+		{"", "n01.example.org", "n01", "", ""},
+		{"", "n02", "n01", "HOSTNAME", "n02"},
+		{"", "n02.example.org", "n01", "HOSTNAME", "n02.example.org"},
+		{"n03", "n02", "n01", "SLURMD_NODENAME", "n03"},
+	} {
+		n, _, _ := withVars(map[string]string{"SLURMD_NODENAME": tt.node})
+		n.host = tt.host
+		if source, name := n.findSetName(tt.real); source != tt.source || name != tt.name {
+			t.Errorf("%+v: %s %s", tt, source, name)
+		}
+	}
+}
+
+// A line that names another host does not change the node that is marked.
+func TestDoubtHost(t *testing.T) {
+	t.Parallel()
+	for host, warns := range map[string]bool{"n01": false, "n01.example.org": false, "node1": false, "n02": true, "": false} {
+		n, _, errs := withVars(map[string]string{"HOSTNAME": host, "SYSCONFIGDIR": "/etc/default", "NAME": "nhc"})
+		n.host = "n01"
+		n.DoubtHost()
+		if warns != strings.Contains(errs.String(), "HOSTNAME="+host+", which a line or a script has set, does not name the node: it is node1; set SLURMD_NODENAME in /etc/default/nhc") {
+			t.Errorf("HOSTNAME=%s: %q", host, errs)
 		}
 	}
 }
