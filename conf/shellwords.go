@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -57,10 +58,26 @@ func (e words) expand(w *syntax.Word) (string, error) {
 
 // literal removes the backslashes of unquoted text.
 func (e words) literal(s string) (string, error) {
-	if strings.HasPrefix(s, "~") || strings.Contains(s, ":~") || strings.ContainsAny(s, e.special) {
+	if hasTilde(s) || strings.ContainsAny(s, e.special) {
 		return "", fmt.Errorf("%q %w", s, errNeedsShell)
 	}
 	return unescape(s, ""), nil
+}
+
+// hasTilde reports whether bash could expand a ~ in unquoted text of a value.
+func hasTilde(s string) bool { return strings.HasPrefix(s, "~") || strings.Contains(s, ":~") }
+
+// NeedsShell reports whether the value of an assignment has unquoted text that bash changes otherwise than
+// package expand: a backslash, a ~ behind the beginning, and behind export a list in braces.
+func NeedsShell(value *syntax.Word, export bool) bool {
+	braced := *value
+	if export && syntax.SplitBraces(&braced) {
+		return true
+	}
+	return slices.ContainsFunc(value.Parts, func(part syntax.WordPart) bool {
+		lit, ok := part.(*syntax.Lit)
+		return ok && (hasTilde(lit.Value) || strings.Contains(lit.Value, `\`))
+	})
 }
 
 // quoted expands text in double quotes.

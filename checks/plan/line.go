@@ -129,6 +129,9 @@ func (b *builder) addAssignments(s *Step, assigns []*syntax.Assign, export bool)
 			if why := b.explainDynamic(a.Value); why != "" {
 				return why
 			}
+			if conf.NeedsShell(a.Value, export) {
+				return "an expansion that needs a shell"
+			}
 			v, err := expand.Literal(b.config(sets), a.Value)
 			if err != nil {
 				return err.Error()

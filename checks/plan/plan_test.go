@@ -191,6 +191,47 @@ func TestExpandAgainstBash(t *testing.T) {
 	}
 }
 
+// The planner assigns exactly what bash assigns, or leaves the line to bash.
+func TestAssignAgainstBash(t *testing.T) {
+	t.Parallel()
+	bash := need.Program(t, "bash")
+	parts := []string{
+		`a`, `$V`, `"$V"`, `${V}`, `'x  y'`, `"a\b"`, `"\*"`, `\ `, `\.`, `\\`, `~`, `:~`, `~root`, `:~/x`, `/y`, `{a,b}`, `{1..3}`, `{`, `*`, `[a]`, `""`, `$((N+1))`,
+		`$'hi'`, `$`, `%`, `#x`, `=`, `"~"`, `é`,
+	}
+	var texts []string
+	for _, one := range parts {
+		for _, two := range append([]string{""}, parts...) {
+			texts = append(texts, "W="+one+two, "export W="+one+two, "U="+one+" W=/"+two)
+		}
+	}
+	var script strings.Builder
+	script.WriteString("set -f; HOME=/root V='p  q' N=5\n")
+	for _, text := range texts {
+		fmt.Fprintf(&script, "W=; CHECK='%s'; eval $CHECK 2>/dev/null; printf '%%s\\n' \"$W\"\n", strings.ReplaceAll(text, "'", `'\''`))
+	}
+	cmd := exec.Command(bash, "--norc")
+	cmd.Stdin = strings.NewReader(script.String())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants, assigned := strings.Split(string(out), "\n"), 0
+	for i, text := range texts {
+		s := Build(lines(text), Options{Vars: map[string]string{"HOME": "/root", "V": "p  q", "N": "5"}}).Steps[0]
+		if s.Kind != Assign {
+			continue
+		}
+		assigned++
+		if got := s.Sets[len(s.Sets)-1].Value; got != wants[i] {
+			t.Errorf("%s: %q, bash has %q", text, got, wants[i])
+		}
+	}
+	if assigned < len(texts)/3 {
+		t.Errorf("%d of %d lines need no bash", assigned, len(texts))
+	}
+}
+
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	p := Build(lines("check_x -z\ncheck_lbnl -z\ncheck_x -e ok"), Options{})
