@@ -1,10 +1,6 @@
 package conf
 
-import (
-	"bytes"
-
-	"mvdan.cc/sh/v3/syntax"
-)
+import "mvdan.cc/sh/v3/syntax"
 
 // Call is a command that a script calls by name.
 type Call struct {
@@ -15,7 +11,7 @@ type Call struct {
 // Calls returns the commands that a bash script calls by a plain name, in order; none if the script
 // cannot be parsed.
 func Calls(script []byte) (calls []Call) {
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(script), "")
+	file, err := ParseBash(string(script), false)
 	if err != nil {
 		return nil
 	}

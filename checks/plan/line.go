@@ -18,7 +18,7 @@ func (b *builder) planLine(l conf.Line) {
 	s := Step{Pos: l.Pos, Text: l.Check}
 	// bash evaluates $CHECK unquoted: each run of blanks becomes one blank, also in quotes.
 	text := strings.Join(strings.FieldsFunc(l.Check, isBlank), " ")
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	file, err := conf.ParseBash(text, b.opts.Sourced || b.opaque.Line != 0)
 	if err != nil {
 		s.Garbled = true
 		b.planShell(s, nil, "shell syntax error: "+err.Error())

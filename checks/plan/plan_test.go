@@ -191,6 +191,27 @@ func TestExpandAgainstBash(t *testing.T) {
 	}
 }
 
+// Without extglob a command !(...) is a negated one, and a pattern is an error. A site that bash has read can
+// have switched it on.
+func TestExtglob(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		line             string
+		sourced, garbled bool
+		calls            string
+	}{
+		{line: "!(nosuch a)", calls: "[nosuch]"},
+		{line: "nosuch +(a)", garbled: true, calls: "[]"},
+		{line: "nosuch +(a)", sourced: true, calls: "[nosuch]"},
+		{line: "[[ a == !(b) ]] && nosuch", calls: "[nosuch]"},
+	} {
+		s := Build(lines(tt.line), Options{Sourced: tt.sourced}).Steps[0]
+		if s.Kind != ShellLine || s.Garbled != tt.garbled || fmt.Sprint(s.Calls) != tt.calls {
+			t.Errorf("%s: %s, garbled %v, calls %v", tt.line, s.Kind, s.Garbled, s.Calls)
+		}
+	}
+}
+
 // The planner assigns exactly what bash assigns, or leaves the line to bash.
 func TestAssignAgainstBash(t *testing.T) {
 	t.Parallel()

@@ -358,7 +358,7 @@ func (l *linter) fileErrors(err error, now string) {
 
 // script judges a script of the site.
 func (l *linter) script(path string, data []byte) {
-	_, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(data), path)
+	_, err := conf.ParseBash(string(data), false)
 	if err != nil {
 		l.add(unparsed(path, data, err, "bash reads the script up to this place"))
 		return

@@ -179,6 +179,8 @@ var lineMutations = []mutation{
 	{"quote not closed", `"not all GPUs"`, `"not all GPUs`, "12:22 \"not", mistake, "close the quote"},
 	{"apostrophe", `"not all GPUs"`, `can't`, "12:25 't", mistake, "close the quote"},
 	{"bracket not closed", "*           || check_fs_used", "* || (check_fs_used", "4:6 (check_fs_used", mistake, "balance"},
+	{"pattern of extglob", "*           || check_fs_used /", "* || check_fs_used +(/)", "4:20 +(/)", mistake, "quote the pattern"},
+	{"! without blank", "*           || check_fs_used / 90%", "* || !(check_fs_used / 90%)", "4:6 !", mistake, "-!"},
 	{"if without fi", "*           || check_fs_used / 90%", "* || if [ -d / ]; then check_fs_used / 90%", "4:6 if", mistake, "fi"},
 	{"line that ends in &&", "check_fs_used / 90%", "check_fs_used / 90% &&", "4:37 &", mistake, "backslash"},
 	{"no ]", `-eq 8 ]`, `-eq 8`, "11:63 8", mistake, "]"},

@@ -16,7 +16,7 @@ import (
 )
 
 func parseShell(text string) (*syntax.File, error) {
-	return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(strings.NewReader(text), "")
+	return conf.ParseBash(text, false, syntax.KeepComments(true))
 }
 
 // effects returns what a line assigns, nil for a value that only a shell knows, and the
@@ -178,8 +178,13 @@ func (p *page) garbled(check phrase, err error) {
 	if at < len(check.text) {
 		word = strings.Fields(check.text[at:] + " x")[0]
 	}
-	fix := "balance quotes, brackets and if ... fi; join lines with a backslash"
+	fix, severity := "balance quotes, brackets and if ... fi; join lines with a backslash", mistake
 	switch text := check.text; {
+	case strings.Contains(why, "extglob"):
+		fix = "quote the pattern"
+		if len(p.functions) > 0 { // a script can switch it on
+			severity = warning
+		}
 	case strings.HasPrefix(text, "|") || strings.HasPrefix(text, "&"):
 		at, word, fix = 0, text[:1], strings.TrimLeft(text, "|& ")
 		why = "the check begins with " + quoted(text[:1])
@@ -193,7 +198,7 @@ func (p *page) garbled(check phrase, err error) {
 	case strings.Contains(why, `"fi"`) || strings.Contains(why, "`fi`"):
 		fix = "end it in \"; fi\", on this line or on lines joined by a backslash"
 	}
-	p.say(check, at, finding{Severity: mistake, Word: word, Text: "bash cannot read the line: " + strings.ReplaceAll(why, "`", `"`), Now: now, Fix: fix})
+	p.say(check, at, finding{Severity: severity, Word: word, Text: "bash cannot read the line: " + strings.ReplaceAll(why, "`", `"`), Now: now, Fix: fix})
 }
 
 // statement judges a statement; alone says that it decides the line.
