@@ -7,6 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
@@ -165,17 +166,13 @@ const (
 	bwRateSize = 1 << 20
 )
 
-// pcieShare is the part of a PCIe link's rate that is left for data: the overhead is a tenth
-// (128b/130b, headers of packets of 256 bytes).
-const pcieShare = 0.9
-
 // findLimit returns the highest possible rate of a port, in Gb/s, and its limit: the port's rate, or
 // its PCIe link.
 func (b *bwRun) findLimit(p *fabric.Port) (limit float64, of string) {
 	limit, of = p.Gbps(), "the port's "+p.Rate+" Gb/s"
 	at := topology.LocateDevice(b.env, p.Device, p.PCI)
-	if pcie := at.Speed * float64(at.Width) * pcieShare; p.PCI != "" && pcie > 0 && pcie < limit {
-		limit, of = pcie, fmt.Sprintf("its PCIe link of %g GT/s x%d", at.Speed, at.Width)
+	if link := at.Speed * float64(at.Width) * pci.DataShare; p.PCI != "" && link > 0 && link < limit {
+		limit, of = link, fmt.Sprintf("its PCIe link of %g GT/s x%d", at.Speed, at.Width)
 	}
 	return limit, of
 }
@@ -193,7 +190,7 @@ func (b *bwRun) compareSlot(p *fabric.Port, rate float64) string {
 			continue
 		}
 		best := pcie.ReadLink(b.env, other.PCI)
-		if limit := able(own) * pcieShare; limit > 0 && able(own) < able(best) && limit < p.Gbps() && rate >= bwShare*limit {
+		if limit := able(own) * pci.DataShare; limit > 0 && able(own) < able(best) && limit < p.Gbps() && rate >= bwShare*limit {
 			return fmt.Sprintf("its slot is %g GT/s x%d, that of %s %g GT/s x%d", own.BestSpeed(), own.BestWidth(), other.Name(), best.BestSpeed(), best.BestWidth())
 		}
 	}

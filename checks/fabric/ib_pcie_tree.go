@@ -27,7 +27,7 @@ func judgeTree(f *Fabric, links []*ibLink, past *pcie.Past) (findings []checks.F
 				continue
 			}
 			b := pcie.ReadLink(f.env, address)
-			if b.Kind = fmt.Sprintf("%s above %s, %d", b.Kind, l.Kind, i); pcie.VirtualBridge(b.Function) || pcie.VirtualBridge(b.Slot) {
+			if b.Kind = fmt.Sprintf("%s above %s, %d", b.Kind, l.Kind, i); pci.VirtualBridge(b.Function) || pci.VirtualBridge(b.Slot) {
 				continue
 			}
 			if b.Err != nil {

@@ -198,7 +198,7 @@ func (c *gpuPCIe) judgeWidth(s *GPUs, g *nvml.GPU) {
 // are not those of the link.
 func emulated(s *GPUs, g *nvml.GPU) bool {
 	slot, found := pci.Slot(s.Env.Host, pci.ReadFunction(s.Env.Host, g.PCI))
-	return found && slot.Class != "" && pcie.VirtualBridge(slot)
+	return found && slot.Class != "" && pci.VirtualBridge(slot)
 }
 
 // findLanes returns the number of lanes that should be in use, 0 if unknown. sure: both ends of
@@ -210,14 +210,14 @@ func (c *gpuPCIe) findLanes(s *GPUs, g *nvml.GPU) (want int, sure bool) {
 	}
 	s.Env.At("read /sys/bus/pci/devices/%s", g.PCI)
 	d := pci.ReadFunction(s.Env.Host, g.PCI)
-	most := pcie.Both(g.Link.MaxWidth.Value, d.MaxWidth)
+	most := pci.Both(g.Link.MaxWidth.Value, d.MaxWidth)
 	if slot, found := pci.Slot(s.Env.Host, d); found && slot.MaxWidth > 0 && !emulated(s, g) {
-		return pcie.Both(most, slot.MaxWidth), true
+		return pci.Both(most, slot.MaxWidth), true
 	}
 	if p := s.findPlatform(g); p.PCIeWidth > 0 {
-		return pcie.Both(most, p.PCIeWidth), false
+		return pci.Both(most, p.PCIeWidth), false
 	}
-	return pcie.Both(most, s.findCommon(func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width })[g.Name.Value]), false
+	return pci.Both(most, s.findCommon(func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width })[g.Name.Value]), false
 }
 
 // listFigures returns the figures that the line in nhc.conf does not give.

@@ -33,7 +33,7 @@ func ReadLink(env *checks.Env, address string) *Link {
 		l.Kind, l.narrow = l.Kind+" manager", true
 	}
 	l.sleeps = isGPU(l.Class, l.Vendor)
-	if slot, ok := pci.Slot(env.Host, l.Function); ok && !VirtualBridge(slot) {
+	if slot, ok := pci.Slot(env.Host, l.Function); ok && !pci.VirtualBridge(slot) {
 		l.Slot = slot
 	}
 	return l
@@ -49,18 +49,10 @@ func isGPU(class, vendor string) bool {
 }
 
 // BestWidth returns the lanes that both ends support, 0 if unknown.
-func (l *Link) BestWidth() int { return Both(l.MaxWidth, l.Slot.MaxWidth) }
+func (l *Link) BestWidth() int { return pci.Both(l.MaxWidth, l.Slot.MaxWidth) }
 
 // BestSpeed returns the speed that both ends support in GT/s, 0 if unknown.
-func (l *Link) BestSpeed() float64 { return Both(l.MaxSpeed, l.Slot.MaxSpeed) }
-
-// Both returns the lower of two figures; if one is unknown (0), the other.
-func Both[T int | float64](a, b T) T {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
-}
+func (l *Link) BestSpeed() float64 { return pci.Both(l.MaxSpeed, l.Slot.MaxSpeed) }
 
 // Known reports whether the width and the speed of the link are known. Those of a virtual function
 // are not.
@@ -313,12 +305,6 @@ func DeviceOf(env *checks.Env, l *Link) checks.Device {
 		d.Kind = "nic"
 	}
 	return d
-}
-
-// VirtualBridge reports whether a bridge is an emulated one of QEMU or VMware: the speed that it
-// shows is not the speed of the link.
-func VirtualBridge(d pci.Function) bool {
-	return slices.Contains([]string{"1b36", "15ad"}, d.Vendor) || !strings.HasPrefix(d.Class, "0604")
 }
 
 // Lanes formats a number of lanes: x16.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -99,6 +100,35 @@ func Slot(h *probe.Host, d Function) (port Function, found bool) {
 		return Function{}, false
 	}
 	return ReadFunction(h, d.Path[len(d.Path)-1]), true
+}
+
+// Both returns the lower of two figures; if one is unknown (0), the other.
+func Both[T int | float64](a, b T) T {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// VirtualBridge reports whether a bridge is an emulated one of QEMU or VMware: the speed that it
+// shows is not the speed of the link.
+func VirtualBridge(d Function) bool {
+	return slices.Contains([]string{"1b36", "15ad"}, d.Vendor) || !strings.HasPrefix(d.Class, "0604")
+}
+
+// DataShare is the part of a PCIe link's rate that is left for data: the overhead is a tenth
+// (128b/130b, headers of packets of 256 bytes).
+const DataShare = 0.9
+
+// Limit returns the rate in Gb/s that a device and the port above it are made for, 0 if unknown. A link that
+// runs below it is faulty, and is no reason to expect less.
+func Limit(h *probe.Host, address string) float64 {
+	d := ReadFunction(h, address)
+	slot, found := Slot(h, d)
+	if !found || VirtualBridge(slot) {
+		slot = Function{}
+	}
+	return Both(d.MaxSpeed, slot.MaxSpeed) * float64(Both(d.MaxWidth, slot.MaxWidth)) * DataShare
 }
 
 // IsVF reports whether a device is a virtual function, whose physical one is on this node, too.
