@@ -57,6 +57,12 @@ func ReadDMI(ctx context.Context, h *Host) (DMI, error) {
 	return d, err
 }
 
+// Product returns the name of the server's model, which every user can read; "" if it is unknown.
+func Product(h *Host) string {
+	name, _ := h.ReadValue("/sys/class/dmi/id/product_name")
+	return strings.Join(strings.Fields(name), " ")
+}
+
 // parseDMI parses the output of dmidecode. As LBNL NHC it ignores the last table, which is the "End
 // Of Table" mark.
 func parseDMI(text string) DMI {

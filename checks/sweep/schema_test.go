@@ -31,8 +31,8 @@ func whole() *Report {
 		Looks: 3, Partners: []string{"n3"}, Confidence: 0.9, Text: "slow", Do: "swap", Doubt: true,
 	}
 	node := Node{
-		Name: "n1", Leaf: "l1", Model: "H100", GPUs: 8, Closed: 4, Busy: true, Planes: []Plane{{Name: "eth0", Address: netip.MustParsePrefix("10.0.0.1/24"), MTU: 1500, Speed: 100000}},
-		Rails: []Rail{{Name: "mlx5_0:1", Layer: "InfiniBand", GID: -1, Speed: 400, Interface: "ib0", Left: "the default route"}},
+		Name: "n1", Leaf: "l1", Model: "H100", GPUs: 8, Host: "XE9680", Closed: 4, Busy: true, Planes: []Plane{{Name: "eth0", Address: netip.MustParsePrefix("10.0.0.1/24"), MTU: 1500, Speed: 100000, PCIe: 230}},
+		Rails: []Rail{{Name: "mlx5_0:1", Layer: "InfiniBand", GID: -1, Speed: 400, PCIe: 460, Interface: "ib0", Left: "the default route"}},
 	}
 	task := Task{ID: 1, Stage: StageTCP, Kind: KindStream, Nodes: []string{"n1", "n2"}, Plane: "eth0", Rails: []string{"mlx5_0"}, Op: "x", Size: 1, Flows: 8, Count: 10, Repeats: 4, Time: time.Second, Limit: time.Minute, NoP2P: true, Confirms: true}
 	result := Result{

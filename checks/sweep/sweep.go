@@ -54,6 +54,7 @@ type Node struct {
 	Leaf   string  `json:"leaf,omitempty"` // its leaf switch; "" is unknown
 	Model  string  `json:"model,omitempty"`
 	GPUs   int     `json:"gpus,omitempty"`
+	Host   string  `json:"host,omitempty"`   // product and CPU of its server
 	Closed int     `json:"closed,omitempty"` // GPUs that its rank cannot use: Slurm has not given them to the job
 	Planes []Plane `json:"planes,omitempty"`
 	Rails  []Rail  `json:"rails,omitempty"`
@@ -67,6 +68,7 @@ type Plane struct {
 	Address netip.Prefix `json:"address"`
 	MTU     int          `json:"mtu"`             // bytes
 	Speed   int          `json:"speed,omitempty"` // Mb/s; 0 is unknown
+	PCIe    int          `json:"pcie,omitempty"`  // Gb/s that its slot and adapter are made for; 0 is unknown
 }
 
 // Rail is an RDMA port of a node. Ports with the same name are one rail of the cluster.
@@ -75,6 +77,7 @@ type Rail struct {
 	Layer     string `json:"layer"`           // InfiniBand or Ethernet
 	GID       int    `json:"gid,omitempty"`   // index of the address to use; -1: that of the link layer
 	Speed     int    `json:"speed,omitempty"` // Gb/s
+	PCIe      int    `json:"pcie,omitempty"`  // as of a plane
 	Interface string `json:"interface,omitempty"`
 	Left      string `json:"left,omitempty"` // why no job uses it: see [fleet.useRails]
 }

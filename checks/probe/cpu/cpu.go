@@ -26,6 +26,17 @@ func CountCPUs(h *probe.Host) (CPUs, error) {
 	})
 }
 
+// Model returns the name of the CPUs, "" if it is unknown: ARM does not show it.
+func Model(h *probe.Host) string {
+	data, _ := h.ReadFile("/proc/cpuinfo")
+	for line := range bytes.Lines(data) {
+		if key, value, _ := bytes.Cut(line, []byte(":")); string(bytes.TrimSpace(key)) == "model name" {
+			return string(bytes.Join(bytes.Fields(value), []byte(" ")))
+		}
+	}
+	return ""
+}
+
 // InVM reports whether the node is a virtual machine, which CPUs of x86 show as a flag.
 func InVM(h *probe.Host) bool {
 	is, _ := probe.Once(h, "hypervisor", func() (bool, error) {

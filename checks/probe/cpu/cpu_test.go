@@ -48,6 +48,12 @@ func TestCPUs(t *testing.T) {
 			}
 		})
 	}
+	if got := Model(probe.NewHost(probetest.Tree(t, map[string]string{"proc/cpuinfo": cpuinfo(1, 2, 4)}))); got != "Some CPU @ 2.00GHz" {
+		t.Errorf("the model is %q", got)
+	}
+	if got := Model(probe.NewHost(probetest.Tree(t, map[string]string{"proc/cpuinfo": "processor\t: 0\nBogoMIPS\t: 50.00\n"}))); got != "" {
+		t.Errorf("without a name the model is %q", got)
+	}
 	if _, err := CountCPUs(probe.NewHost(probetest.Tree(t, nil))); probetest.Message(err) != "read /proc/cpuinfo: no such file or directory" {
 		t.Errorf("without the file: %v", err)
 	}

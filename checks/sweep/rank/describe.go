@@ -15,8 +15,10 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 )
@@ -32,6 +34,7 @@ func describe(h *probe.Host, name string, find checks.PlatformOf) (n sweep.Node,
 	planes := ask(func() []sweep.Plane { return planes(h.Apart(), links) })
 	addresses := ask(func() []netip.Addr { return addresses(h.Apart(), links) })
 	rails := ask(func() []sweep.Rail { return rails(h.Apart(), find) })
+	host := ask(func() string { return hostModel(h.Apart()) })
 	gpus := ask(func() gpuList { return gpus(h.Apart(), os.LookupEnv) })
 	limit := time.After(describeLimit)
 	var ok bool
@@ -42,6 +45,7 @@ func describe(h *probe.Host, name string, find checks.PlatformOf) (n sweep.Node,
 	if n.Rails, ok = await(rails, limit); !ok {
 		silent = append(silent, "RDMA ports")
 	}
+	n.Host, _ = await(host, limit)
 	list, ok := await(gpus, limit)
 	if !ok {
 		silent = append(silent, "GPUs")
@@ -50,6 +54,12 @@ func describe(h *probe.Host, name string, find checks.PlatformOf) (n sweep.Node,
 		n.Model = list.models[0]
 	}
 	return n, own, silent
+}
+
+// hostModel names product and CPU of the node: "PowerEdge XE9680, Intel(R) Xeon(R) Platinum 8480C".
+func hostModel(h *probe.Host) string {
+	parts := []string{probe.Product(h), cpu.Model(h)}
+	return probe.OneLine(strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", "))
 }
 
 // ask calls read in the background.
@@ -126,7 +136,8 @@ func planes(h *probe.Host, links []link) []sweep.Plane {
 		if !ok || l.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		p := sweep.Plane{Name: l.Name, Address: address, MTU: l.MTU, Speed: network.ReadNetIf(h, l.Name).Speed}
+		f := network.ReadNetIf(h, l.Name)
+		p := sweep.Plane{Name: l.Name, Address: address, MTU: l.MTU, Speed: f.Speed, PCIe: slot(h, f.PCI)}
 		switch {
 		case isHardware(h, l.Name, 0):
 			hard = append(hard, p)
@@ -210,6 +221,7 @@ func rails(h *probe.Host, find checks.PlatformOf) []sweep.Rail {
 			continue
 		}
 		r := sweep.Rail{Name: p.Name(), Layer: p.Layer, GID: -1, Speed: int(p.Gbps()), Left: left(p.Name())}
+		r.PCIe = slot(h, p.PCI)
 		if p.Layer == "Ethernet" {
 			r.GID = gid(h, p)
 		}
@@ -219,6 +231,14 @@ func rails(h *probe.Host, find checks.PlatformOf) []sweep.Rail {
 		list = append(list, r)
 	}
 	return list
+}
+
+// slot returns what the PCIe slot of an adapter lets through in Gb/s, 0 if it is unknown.
+func slot(h *probe.Host, address string) int {
+	if address == "" {
+		return 0
+	}
+	return int(pci.Limit(h, address))
 }
 
 // gid returns the index of a RoCE port's address: RoCE v2 with an IPv4 address, or else with another

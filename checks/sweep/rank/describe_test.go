@@ -196,6 +196,44 @@ func TestRailRoles(t *testing.T) {
 	}
 }
 
+// The server, and what the PCIe link of each port is made for: a link with fewer lanes than both ends have does not
+// lower it, an older slot does.
+func TestHostFacts(t *testing.T) {
+	t.Parallel()
+	n := fakesys.New()
+	n.Files["sys/class/dmi/id/product_name"] = "PowerEdge  XE9680\n"
+	n.Files["proc/cpuinfo"] = "processor\t: 0\nmodel name\t: Some CPU @ 2.00GHz\n"
+	own := map[string]string{}
+	for i, speed := range []string{"16.0 GT/s PCIe", "32.0 GT/s PCIe"} {
+		at, slot := fmt.Sprintf("0000:2%d:00.0", i), fmt.Sprintf("0000:1%d:01.0", i)
+		n.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: at, Above: []string{slot}, ID: "15b3:1021", Speed: "32.0 GT/s PCIe", Width: 16}, Name: fmt.Sprintf("mlx5_%d", i), Layer: "InfiniBand", Rate: "400 Gb/sec (4X NDR)"})
+		own[slot+"/max_link_speed"], own[at+"/current_link_width"] = speed, "8"
+	}
+	root := t.TempDir()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	for file, value := range own {
+		if err := os.WriteFile(filepath.Join(root, "sys/bus/pci/devices", file), []byte(value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := probe.NewHost(root)
+	if got := hostModel(h); got != "PowerEdge XE9680, Some CPU @ 2.00GHz" {
+		t.Errorf("host %q", got)
+	}
+	var got []int
+	for _, r := range rails(h, func(string, string, int) *checks.Platform { return nil }) {
+		got = append(got, r.PCIe)
+	}
+	if diff := cmp.Diff([]int{230, 460}, got); diff != "" {
+		t.Errorf("PCIe (-want +got):\n%s", diff)
+	}
+	if got := hostModel(newNode(t, nil, nil)); got != "" {
+		t.Errorf("an unknown host is %q", got)
+	}
+}
+
 func TestGPUs(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{}
