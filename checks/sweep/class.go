@@ -1,7 +1,6 @@
 package sweep
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -77,10 +76,13 @@ func (e *evidence) classOf(l *look) *class {
 	c := e.classes[key]
 	if c == nil {
 		floor := e.o.floorOf(e.tests[l.test].task)
-		c = &class{key: key, floor: floor, known: cmp.Or(floor, e.tests[l.test].known(l.from, l.to)), median: math.NaN(), low: math.NaN(), mid: math.NaN()}
+		c = &class{key: key, floor: floor, known: floor, median: math.NaN(), low: math.NaN(), mid: math.NaN()}
 		e.stale = true
 		e.classes[key] = c
 		e.sorted = append(e.sorted, c)
+	}
+	if c.floor == 0 {
+		c.known = max(c.known, e.tests[l.test].known(l.from, l.to))
 	}
 	return c
 }
@@ -89,7 +91,11 @@ func (e *evidence) keyOf(test int, from, to int32) classKey {
 	kinds := e.tests[test].kinds
 	a, b := kinds[from], kinds[to]
 	key := classKey{test: int32(test), kinds: int64(min(a, b))*int64(len(e.names)) + int64(max(a, b))}
-	switch {
+	switch sides := e.sidesOf(test); {
+	case sides != nil && sides[from] == sides[to]:
+		key.far = 1
+	case sides != nil:
+		key.far = 2
 	case e.leaves[from] < 0 || e.leaves[to] < 0:
 	case e.leaves[from] == e.leaves[to]:
 		key.far = 1
@@ -118,7 +124,7 @@ func (e *evidence) comparables(c *class) *class {
 	if len(c.values) < least {
 		alike = e.join(c, c.key.far)
 	}
-	if n := len(alike.values); c.key.far < 2 && n < 3*least {
+	if n := len(alike.values); c.key.far < 2 && n < 3*least && e.sidesOf(int(c.key.test)) == nil {
 		if all := e.join(c, c.key.far, 2); n < least || len(all.values) >= 3*n {
 			return all
 		}

@@ -26,19 +26,23 @@ type evidence struct {
 	wide    []string  // by test: the fault of the whole fleet; "" none
 	parts   []*parts  // by test
 	slow    []*slowLeaf
+
+	searches map[*plane]*search
 }
 
 func newEvidence(f *fleet, o PlanOptions, tests []series) evidence {
 	e := evidence{
 		f: f, o: o, tests: tests, byNode: make([][]int32, len(f.nodes)), leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
 		classes: map[classKey]*class{}, lost: make([]float64, len(tests)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
-		parts: make([]*parts, len(tests)), slow: make([]*slowLeaf, len(tests)),
+		parts: make([]*parts, len(tests)), slow: make([]*slowLeaf, len(tests)), searches: map[*plane]*search{},
 	}
 	kinds, leaves, order := map[string]int32{}, map[string]int32{}, f.shuffled()
 	for t := range tests {
 		s := &tests[t]
 		s.kinds = make([]int32, len(f.nodes))
-		for i, kind := range f.kinds(s.ports) {
+		var names []string
+		names, s.odd = f.kinds(s)
+		for i, kind := range names {
 			if _, known := kinds[kind]; !known {
 				kinds[kind] = int32(len(kinds))
 				e.names = append(e.names, kind)

@@ -72,7 +72,8 @@ func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPl
 	}
 	for t := range tests {
 		p.proven[t], p.second[t] = map[int32]bool{}, map[int32]bool{}
-		p.kinds = append(p.kinds, f.kinds(tests[t].ports))
+		kinds, odd := f.kinds(&tests[t])
+		p.kinds, tests[t].odd = append(p.kinds, kinds), odd
 		p.linked[tests[t].task.Plane] = indexes32(len(f.nodes))
 	}
 	n := len(p.order)

@@ -152,7 +152,9 @@ func (p *groupPlan) accuse(h *hunt) {
 	bare := s
 	bare.Partners = nil
 	text := subjectOf(s.Plane, "", s.Kind) + describeFinding(bare, f) + fmt.Sprintf(", in %d groups of %d with different proven nodes", len(h.bad), h.size)
-	p.accused = append(p.accused, accusation{test: h.test, size: h.size, node: node, symptom: f.symptom, bad: h.bad, suspect: s.explain(text)})
+	s = s.explain(text)
+	s.doubtOdd(p.tests[h.test].odd[node], f.symptom)
+	p.accused = append(p.accused, accusation{test: h.test, size: h.size, node: node, symptom: f.symptom, bad: h.bad, suspect: s})
 }
 
 // accusation is a suspect that stands unless the node is healthy with others that are accused.
@@ -274,7 +276,7 @@ func (p *groupPlan) judgeAccused() (suspects []Suspect, remarks []Distribution) 
 		}
 		suspects = append(suspects, groupSuspect(s, list[0].suspect.Text))
 	}
-	return suspects, remarks
+	return joinAlike(suspects, len(p.order)), remarks
 }
 
 // differ reports whether other networks explain why accused nodes fail: no node of their part, those that have

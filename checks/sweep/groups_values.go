@@ -80,7 +80,11 @@ func (p *groupPlan) boundsOfKind(test, size int, kinds string) (limit, expect fl
 	if size > best+1 {
 		share += limitOf("scale_share")
 	}
-	return m.mid * (1 - min(share, 0.9)), m.mid
+	mid := m.mid
+	if p.tests[test].task.Op == "all_to_all" { // the larger the group, the more of the data leaves a node
+		mid *= (1 - 1/float64(best)) / (1 - 1/float64(size))
+	}
+	return mid * (1 - min(share, 0.9)), mid
 }
 
 // refKey has groups that must be alike: the same kinds of nodes.

@@ -21,7 +21,7 @@ func (p *pairPlan) Suspects() []Suspect {
 			all = append(all, p.leavesSuspect(q))
 		}
 	}
-	all = slices.Concat(all, p.spineSuspects(), p.slowLeaves())
+	all = slices.Concat(all, p.spineSuspects(), p.slowLeaves(), p.sideSuspects())
 	all = merge(all)
 	sortSuspects(all)
 	return all
@@ -83,7 +83,7 @@ func (p *pairPlan) nodeSuspects() (all []Suspect) {
 			}
 		}
 	}
-	return p.joinGroups(p.joinLeaves(all, lists))
+	return joinAlike(p.joinGroups(p.joinLeaves(all, lists)), len(p.f.alive()))
 }
 
 // planesWith returns how many planes of a test's kind a node has.
@@ -151,7 +151,9 @@ func (p *pairPlan) nodeSuspect(node int32, code, plane string, list []*inquiry) 
 		s.Confidence = min(s.Confidence, 0.5)
 	}
 	addNumbers(&s, first.found)
-	return s.explain(subjectOf(s.Plane, s.Way, s.Kind) + describeFinding(s, first.found))
+	s = s.explain(subjectOf(s.Plane, s.Way, s.Kind) + describeFinding(s, first.found))
+	s.doubtOdd(p.tests[first.test].odd[node], first.found.symptom)
+	return s
 }
 
 // inquiries returns how many inquiries a test has opened.

@@ -12,17 +12,18 @@ import (
 type pairPlan struct {
 	evidence
 
-	turns   []turn
-	turned  int // the next turn
-	queue   []request
-	sent    map[int]request
-	opened  int // looks that have opened inquiries
-	asked   []*inquiry
-	byKey   map[inquiryKey]*inquiry
-	remarks []Distribution
-	blamed  []bool              // by node: accused in a test
-	all     []bool              // by test: its turns have all pairs
-	counts  map[countKey][2]int // while a round is made: see countLooks
+	turns    []turn
+	turned   int // the next turn
+	queue    []request
+	searched int // looks in which sides were searched
+	sent     map[int]request
+	opened   int // looks that have opened inquiries
+	asked    []*inquiry
+	byKey    map[inquiryKey]*inquiry
+	remarks  []Distribution
+	blamed   []bool              // by node: accused in a test
+	all      []bool              // by test: its turns have all pairs
+	counts   map[countKey][2]int // while a round is made: see countLooks
 }
 
 func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
@@ -132,13 +133,13 @@ func (p *pairPlan) Next() []Task {
 				return tasks
 			}
 		}
-		if p.addMates() {
+		if p.addMates() || p.searchSides() {
 			continue
 		}
 		if steps%maxSteps == 0 {
 			p.giveUp()
 		}
-		if !p.confirm() {
+		if !p.confirm() && !p.searchSides() {
 			return nil
 		}
 	}

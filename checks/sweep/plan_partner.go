@@ -79,6 +79,9 @@ func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used
 	failed := q != nil && q.symptoms&broken != 0
 	fresh := func(i int32) bool { return p.fresh(q, test, node, i) }
 	passes := []func(int32) bool{func(i int32) bool { return p.newLeaf(q, i) && fresh(i) }, fresh}
+	if sides := p.sidesOf(test); sides != nil { // between sides even a slow node can be as fast as others
+		passes[0] = func(i int32) bool { return sides[i] == sides[node] && !p.isLone(test, i) && fresh(i) }
+	}
 	if failed {
 		passes = slices.Insert(passes, 0, func(i int32) bool { return fresh(i) && p.partsOf(test).untried(i, q.tried) })
 	}

@@ -17,19 +17,30 @@ type plane struct {
 	count  int // nodes that have it
 	mtu    []int
 	speed  []int // Mb/s; 0 is unknown
+	pcie   []int // Gb/s, as of a port; 0 is unknown
 	subnet []netip.Prefix
 }
 
 func newPlane(name string, nodes int) *plane {
-	return &plane{name: name, has: make([]bool, nodes), mtu: make([]int, nodes), speed: make([]int, nodes), subnet: make([]netip.Prefix, nodes)}
+	return &plane{name: name, has: make([]bool, nodes), mtu: make([]int, nodes), speed: make([]int, nodes), pcie: make([]int, nodes), subnet: make([]netip.Prefix, nodes)}
 }
 
 // add adds the port of a node.
-func (p *plane) add(i int32, speed int) {
+func (p *plane) add(i int32, speed, pcie int) {
 	if !p.has[i] {
 		p.has[i], p.count = true, p.count+1
 	}
 	p.speed[i] += max(speed, 0)
+	p.pcie[i] += max(pcie, 0)
+}
+
+// least returns what the port of a node and its PCIe link both let through, Gb/s; 0 if it is unknown.
+func (p *plane) least(i int32) float64 {
+	speed, pcie := float64(p.speed[i])/1000, float64(p.pcie[i])
+	if pcie > 0 && pcie < speed {
+		return pcie
+	}
+	return speed
 }
 
 // called reports whether a plane or a rail has a name, or an interface or the device with it.
@@ -68,7 +79,7 @@ func planesOf(nodes []Node, alive []int32) (planes []plane) {
 				planes = append(planes, *p)
 			}
 			p := &planes[k]
-			p.add(i, pl.Speed)
+			p.add(i, pl.Speed, pl.PCIe)
 			p.mtu[i] = pl.MTU
 			if subnet, ok := pl.subnet(); ok {
 				p.subnet[i] = subnet
@@ -282,22 +293,6 @@ func (p *plane) usual() int {
 	return speed
 }
 
-// kinds returns the kind of each node in the tests of a plane, nil for all nodes: its model, and the speed
-// of its port if that is not the usual one.
-func (f *fleet) kinds(p *plane) []string {
-	kinds, usual := make([]string, len(f.nodes)), 0
-	if p != nil {
-		usual = p.usual()
-	}
-	for i, n := range f.nodes {
-		kinds[i] = n.Model
-		if p != nil && p.speed[i] > 0 && p.speed[i] != usual {
-			kinds[i] = strings.TrimSpace(n.Model + " " + number(float64(p.speed[i])/1000) + " Gb/s")
-		}
-	}
-	return kinds
-}
-
 // railsOf returns the rails of the nodes that are alive: the ports of the same name and link layer.
 func railsOf(nodes []Node, alive []int32) (rails []*plane) {
 	at := map[[2]string]*plane{}
@@ -310,7 +305,7 @@ func railsOf(nodes []Node, alive []int32) (rails []*plane) {
 				at[key].names = []string{device}
 				rails = append(rails, at[key])
 			}
-			at[key].add(i, 1000*r.Speed)
+			at[key].add(i, 1000*r.Speed, r.PCIe)
 			for _, pl := range nodes[i].Planes {
 				if subnet, ok := pl.subnet(); ok && pl.Name == r.Interface && r.Layer == layerEthernet {
 					at[key].subnet[i] = subnet
@@ -328,18 +323,14 @@ const (
 )
 
 // fabric returns the network that NCCL uses between nodes that have it: InfiniBand, else RoCE, else TCP, which
-// is "". speed is the sum of its ports in Mb/s.
-func (n *Node) fabric() (layer string, speed int) {
-	speeds := map[string]int{}
-	for _, r := range n.Rails {
-		speeds[r.Layer] += 1000 * r.Speed
-	}
+// is "", and its ports.
+func (n *Node) fabric() (layer string, ports []Rail) {
 	for _, l := range []string{layerEthernet, layerInfiniBand} {
-		if _, has := speeds[l]; has {
+		if slices.ContainsFunc(n.Rails, func(r Rail) bool { return r.Layer == l }) {
 			layer = l
 		}
 	}
-	return layer, speeds[layer]
+	return layer, slices.DeleteFunc(slices.Clone(n.Rails), func(r Rail) bool { return r.Layer != layer })
 }
 
 // fabricsOf returns the nodes between which NCCL can use the same network. Nodes without the network of most
@@ -360,7 +351,7 @@ func fabricsOf(nodes []Node, alive []int32) (fabrics []*plane) {
 	at := map[string]*plane{}
 	var layers []string
 	for _, i := range alive {
-		layer, speed := nodes[i].fabric()
+		layer, ports := nodes[i].fabric()
 		if count := models[nodes[i].Model]; !isGroup(count[layer], total[nodes[i].Model]) {
 			layer = slices.MaxFunc(slices.Sorted(maps.Keys(count)), func(a, b string) int { return count[a] - count[b] })
 		}
@@ -368,7 +359,10 @@ func fabricsOf(nodes []Node, alive []int32) (fabrics []*plane) {
 			at[layer] = newPlane("", len(nodes))
 			layers = append(layers, layer)
 		}
-		at[layer].add(i, speed)
+		at[layer].add(i, 0, 0)
+		for _, r := range ports {
+			at[layer].add(i, 1000*r.Speed, r.PCIe)
+		}
 	}
 	slices.SortStableFunc(layers, func(a, b string) int { return at[b].count - at[a].count })
 	for _, l := range layers {
@@ -378,7 +372,7 @@ func fabricsOf(nodes []Node, alive []int32) (fabrics []*plane) {
 		}
 		for i, has := range at[l].has {
 			if has {
-				fabrics[0].add(int32(i), at[l].speed[i])
+				fabrics[0].add(int32(i), at[l].speed[i], at[l].pcie[i])
 			}
 		}
 	}

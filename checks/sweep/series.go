@@ -9,10 +9,11 @@ type series struct {
 
 	order []int32 // nodes that take part
 	kinds []int32 // by node: see fleet.kinds
-	alone []bool  // by node: no other one is in the subnet of its port
-	mates []int   // by node: how many are in the subnet of its port, with itself
-	mated bool    // the nodes of each subnet were tested with each other
-	usual int     // speed of the ports
+	odd   []string
+	alone []bool // by node: no other one is in the subnet of its port
+	mates []int  // by node: how many are in the subnet of its port, with itself
+	mated bool   // the nodes of each subnet were tested with each other
+	usual int    // speed of the ports
 }
 
 // has reports whether a node can take part in a test.
@@ -25,7 +26,7 @@ func (s *series) known(from, to int32) float64 {
 	case k.Lower():
 		return limitOf(string(k) + "_most")
 	case k == KindWrite:
-		return limitOf("write_bw_share") * float64(min(s.ports.speed[from], s.ports.speed[to])) / 1000
+		return limitOf("write_bw_share") * min(s.ports.least(from), s.ports.least(to))
 	}
 	return 0
 }

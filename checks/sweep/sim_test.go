@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -37,6 +38,8 @@ type world struct {
 	apart    func(n *Node, t Task) string // nodes of different parts do not reach each other in a test
 	behind   map[string]string            // the switch of a node, of those with a slow uplink
 	uplink   float64                      // what it reaches
+	host     map[string]float64           // what the host of a node reaches at most
+	oneRail  bool                         // all data between two nodes crosses one adapter of each
 
 	index  map[string]int // of nodes
 	tasks  int
@@ -233,6 +236,23 @@ func (w *world) speed(t Task) float64 {
 	return share
 }
 
+// crossing returns the bus bandwidth of an all_to_all as a share of what crosses an adapter. Between nodes with g and h
+// GPUs that is g*h/(g+h) of the data of a GPU.
+func (w *world) crossing(t Task) float64 {
+	if !w.oneRail || t.Op != "all_to_all" {
+		return 1
+	}
+	all, least := 0.0, math.Inf(1)
+	for _, name := range t.Nodes {
+		all += float64(w.node(name).GPUs)
+	}
+	for _, name := range t.Nodes {
+		g := float64(w.node(name).GPUs)
+		least = min(least, (all-1)/all/(g*(all-g)/all))
+	}
+	return least
+}
+
 func (w *world) slower(t Task) float64 { return 1/worst(w.delay, t) - 1 }
 
 func (w *world) measure(r *Result) {
@@ -247,7 +267,12 @@ func (w *world) measure(r *Result) {
 			base = min(base, w.model[w.node(n).Model]*94)
 		}
 	}
-	base *= w.speed(t)
+	base *= w.speed(t) * w.crossing(t)
+	for _, n := range t.Nodes {
+		if f, ok := w.host[n]; ok {
+			base = min(base, f*map[Kind]float64{KindStream: 94, KindRing: 90, KindWrite: 390, KindNCCL: 180}[t.Kind]*w.speed(t))
+		}
+	}
 	if slices.ContainsFunc(t.Nodes, func(n string) bool { return w.behind[n] != w.behind[t.Nodes[0]] }) {
 		base *= w.uplink
 	}

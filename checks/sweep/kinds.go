@@ -1,0 +1,152 @@
+package sweep
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// build is what the values of a test depend on besides the model of the GPUs and the speed of the port: the number
+// of GPUs, that of RDMA ports, the PCIe link, the host. Unknown and unimportant parts are "".
+type build [4]string
+
+// buildOf returns the build of a node in a test.
+func (f *fleet) buildOf(s *series, i int32) (b build) {
+	n := &f.nodes[i]
+	switch s.task.Kind {
+	case KindNCCL:
+		_, ports := n.fabric()
+		b[0], b[1] = fmt.Sprintf("%d GPUs", n.GPUs-n.Closed), fmt.Sprintf("%d RDMA ports", len(ports))
+	case KindStream, KindRing, KindWrite:
+	default:
+		return b
+	}
+	if s.ports != nil && s.ports.pcie[i] > 0 {
+		b[2] = fmt.Sprintf("%d Gb/s of PCIe", s.ports.pcie[i])
+	}
+	b[3] = strings.ReplaceAll(n.Host, " and ", ", ") // see kindsOf of groups
+	return b
+}
+
+// unlike returns the parts of a build that differ from another one, "" if none does.
+func (b build) unlike(other build) string {
+	var parts []string
+	for k, part := range b {
+		if part != other[k] {
+			parts = append(parts, cmpText(part, "unknown"))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// kinds returns the kind of each node in a test: its model, the speed of its port if that is not the usual one,
+// and its build if that is not the usual one of these. A build of fewer nodes than a group is no kind: such nodes
+// are compared with the others, since nothing else shows their faults. odd says how they differ.
+func (f *fleet) kinds(s *series) (kinds, odd []string) {
+	p, usual := s.ports, 0
+	kinds, odd = make([]string, len(f.nodes)), make([]string, len(f.nodes))
+	if p != nil {
+		usual = p.usual()
+	}
+	builds, count := make([]build, len(f.nodes)), map[string]map[build]int{}
+	for i, n := range f.nodes {
+		kinds[i] = n.Model
+		if p != nil && p.speed[i] > 0 && p.speed[i] != usual {
+			kinds[i] = strings.TrimSpace(n.Model + " " + number(float64(p.speed[i])/1000) + " Gb/s")
+		}
+		if builds[i] = f.buildOf(s, int32(i)); count[kinds[i]] == nil {
+			count[kinds[i]] = map[build]int{}
+		}
+		if s.has(int32(i)) && f.tested(int32(i)) {
+			count[kinds[i]][builds[i]]++
+		}
+	}
+	most := map[string]build{}
+	for kind, of := range count {
+		for b, n := range of {
+			if best, known := most[kind]; !known || cmp.Or(of[best]-n, slices.Compare(b[:], best[:])) < 0 {
+				most[kind] = b
+			}
+		}
+	}
+	for i, kind := range kinds {
+		b, best := builds[i], most[kind]
+		switch {
+		case b == best:
+		case count[kind][b] >= leastGroup:
+			kinds[i] = strings.TrimSpace(kind + " (" + b.unlike(best) + ")")
+		default:
+			odd[i] = fmt.Sprintf("it has %s, most others %s", b.unlike(best), best.unlike(b))
+		}
+	}
+	return kinds, odd
+}
+
+// doubtOdd makes an accusation for a low value a doubt if the build of the node can explain it.
+func (s *Suspect) doubtOdd(odd string, symptom symptom) {
+	if odd == "" || symptom != slow && symptom != flaky || s.Kind.Lower() {
+		return
+	}
+	s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
+	s.Text += ": " + odd
+}
+
+// joinAlike replaces nodes that are slow by about the same factor by one doubt, if they are a group of so many nodes:
+// they are rather other hardware than faulty, even if no fact shows it.
+func joinAlike(all []Suspect, nodes int) (kept []Suspect) {
+	factors := map[string][]float64{}
+	factor := func(s *Suspect) (float64, bool) {
+		single := s.Node != "" && s.Peer == "" && len(s.Leaves) == 0 && s.Expect > 0 && !s.Kind.Lower()
+		return s.Value / s.Expect, single && (s.Code == codeOf(s.Kind, slow, FaultNone) || s.Code == codeOf(s.Kind, flaky, FaultNone))
+	}
+	for i := range all {
+		if x, ok := factor(&all[i]); ok {
+			factors[all[i].Code] = append(factors[all[i].Code], x)
+		}
+	}
+	same := func(a, b float64) bool { return math.Abs(a-b) <= limitOf("slow_share")/2 }
+	usual := map[string]float64{}
+	for code, list := range factors {
+		most := 0
+		for _, x := range list {
+			n := 0
+			for _, y := range list {
+				if same(x, y) {
+					n++
+				}
+			}
+			if n > most {
+				most, usual[code] = n, x
+			}
+		}
+	}
+	groups := map[string][]Suspect{}
+	for _, s := range all {
+		if x, ok := factor(&s); ok && same(x, usual[s.Code]) {
+			groups[s.Code] = append(groups[s.Code], s)
+		} else {
+			kept = append(kept, s)
+		}
+	}
+	for _, code := range slices.Sorted(maps.Keys(groups)) {
+		list := groups[code]
+		s := list[0]
+		s.Node, s.Partners, s.Looks = "", nil, 0
+		for _, x := range list {
+			s.Partners, s.Looks = append(s.Partners, x.Node), s.Looks+x.Looks
+		}
+		slices.Sort(s.Partners)
+		if s.Partners = slices.Compact(s.Partners); !isGroup(len(s.Partners), nodes) {
+			kept = append(kept, list...)
+			continue
+		}
+		s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
+		s = s.explain(fmt.Sprintf("%s: %d nodes by about the same factor: %s", s.Text, len(s.Partners), listed(s.Partners)))
+		s.Do = "Compare hardware, firmware and settings of these nodes with those of the others: they may be another delivery."
+		kept = append(kept, s)
+	}
+	return kept
+}
