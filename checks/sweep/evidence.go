@@ -196,6 +196,17 @@ func (e *evidence) slowLeafOf(test int) *slowLeaf {
 	return findSlowLeaf(paths, e.members)
 }
 
+// sidesOf returns the sides in a test, nil if there are none.
+func (e *evidence) sidesOf(test int) []int32 {
+	if s := e.searches[e.tests[test].ports]; s != nil {
+		return s.sides
+	}
+	return nil
+}
+
+// isLone reports whether a node is fast with no other one in a test with sides.
+func (e *evidence) isLone(test int, i int32) bool { return e.searches[e.tests[test].ports].lone[i] }
+
 // spineSuspects doubts the network between two leaves if there are no other leaves to compare with, and a node that
 // is alone in one of them if it is slow: no other pair has that path.
 func (e *evidence) spineSuspects() (all []Suspect) {

@@ -418,3 +418,14 @@ func (p *pairPlan) healthyTogether(q *inquiry) bool {
 	}
 	return limit == 0 || !rate || share > limit
 }
+
+// accusedFast reports whether a node that is accused of a low value was fast with another one in the same place.
+func (p *pairPlan) accusedFast(test int) bool {
+	return slices.ContainsFunc(p.asked, func(q *inquiry) bool {
+		return q.about == aboutNode && q.test == test && q.state == accused && q.found.symptom&(slow|flaky) != 0 &&
+			slices.ContainsFunc(p.byNode[q.node], func(k int32) bool {
+				l := &p.looks[k]
+				return int(l.test) == test && p.roleOf(l, q.node) == q.role && l.fault == FaultNone && p.symptoms(l) == 0
+			})
+	})
+}

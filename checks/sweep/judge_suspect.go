@@ -362,6 +362,54 @@ func (p *pairPlan) slowLeaves() (all []Suspect) {
 	return all
 }
 
+// sideSuspects doubts what the nodes of each side share.
+func (p *pairPlan) sideSuspects() (all []Suspect) {
+	for t := range p.tests {
+		x := p.searches[p.tests[t].ports]
+		if x == nil || x.test != t || x.sides == nil {
+			continue
+		}
+		var near, far *class
+		for _, c := range p.sorted {
+			if int(c.key.test) == t && c.key.far == 2 && (far == nil || len(c.values) > len(far.values)) {
+				if n := p.classes[classKey{c.key.test, 1, c.key.kinds}]; n != nil && len(n.values) > 0 {
+					near, far = n, c
+				}
+			}
+		}
+		if near == nil || len(far.values) == 0 {
+			continue
+		}
+		var sides [][]string
+		for i, side := range x.sides {
+			for int(side) >= len(sides) {
+				sides = append(sides, nil)
+			}
+			if p.tests[t].has(int32(i)) && !x.lone[i] {
+				sides[side] = append(sides[side], p.f.name(int32(i)))
+			}
+		}
+		task := p.tests[t].task
+		s := Suspect{
+			Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, slow, FaultNone), Value: far.median, Expect: near.median,
+			Unit: unitOf(task.Kind), Looks: len(far.values), Confidence: doubtConfidence, Doubt: true, Partners: slices.Sorted(slices.Values(slices.Concat(sides[1:]...))),
+		}
+		if task.Op != "" {
+			s.Ops = []string{task.label()}
+		}
+		text := subjectOf(s.Plane, "", s.Kind) + fmt.Sprintf("slow with others: got %s %s, among each other %s %s", number(s.Value), s.Unit, number(s.Expect), s.Unit)
+		s = groupSuspect(s, text)
+		if len(sides) > 2 {
+			s.Text = fmt.Sprintf("%s: %d groups of nodes, each healthy with each other:", text, len(sides))
+			for _, names := range sides {
+				s.Text += fmt.Sprintf(" [%s]", listed(names[:min(len(names), 3)]))
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
 // Fleet implements Plan.
 func (p *pairPlan) Fleet() (all []Distribution) {
 	p.describe()

@@ -168,6 +168,75 @@ func (p *pairPlan) addMates() bool {
 	return len(p.queue) > 0
 }
 
+// searchSides tests further pairs of the tests whose values have two peaks. It reports whether there is something
+// new to test or to judge.
+func (p *pairPlan) searchSides() bool {
+	if len(p.members) > 0 || p.searched == len(p.looks) {
+		return false
+	}
+	p.describe()
+	p.searched = len(p.looks)
+	for t := range p.tests {
+		s := &p.tests[t]
+		if !slices.Contains([]Kind{KindStream, KindWrite, KindNCCL}, s.task.Kind) || s.ports == nil {
+			continue
+		}
+		x := p.searches[s.ports]
+		if x == nil {
+			x = &search{test: t}
+			p.searches[s.ports] = x
+		}
+		if x.done || x.rounds > 0 && x.test != t {
+			continue
+		}
+		ties, found := findPatches(&p.evidence, t)
+		if x.rounds == 0 && !found && !p.accusedFast(t) {
+			continue
+		}
+		x.test = t
+		groups := groupsOf(len(p.f.nodes), ties)
+		queue := x.meetings(p, groups, ties, false)
+		if len(queue) == 0 && x.alone < leastGroup+1 {
+			queue = x.meetings(p, groups, ties, true)
+			x.alone++
+		}
+		if len(queue) > 0 && x.rounds < mostSearch {
+			x.rounds++
+			p.queue = append(p.queue, queue...)
+			p.searched = -1
+			return true
+		}
+		if x.done = true; x.settle(groups, ties, len(p.f.nodes)) {
+			p.startAgain(s.ports)
+			return true
+		}
+	}
+	return false
+}
+
+// startAgain judges the tests of a plane, a rail or a network once more, by their sides.
+func (p *pairPlan) startAgain(ports *plane) {
+	for i := range p.looks {
+		if l := &p.looks[i]; p.tests[l.test].ports == ports {
+			l.class = p.classOf(l)
+		}
+	}
+	p.asked = slices.DeleteFunc(p.asked, func(q *inquiry) bool {
+		again := p.tests[q.test].ports == ports
+		if again {
+			delete(p.byKey, q.inquiryKey)
+		}
+		return again
+	})
+	clear(p.blamed)
+	for _, q := range p.asked {
+		if q.about == aboutNode && q.state == accused {
+			p.blamed[q.node] = true
+		}
+	}
+	p.opened, p.stale = 0, true
+}
+
 // runTurn returns the tasks of a turn. A node whose partner is dead gets another one later.
 func (p *pairPlan) runTurn(t turn) (tasks []Task) {
 	order := p.tests[t.test].order

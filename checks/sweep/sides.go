@@ -2,7 +2,6 @@ package sweep
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 )
 
@@ -24,17 +23,6 @@ type search struct {
 // mostSearch bounds the rounds of a search.
 const mostSearch = 32
 
-// sidesOf returns the sides in a test, nil if there are none.
-func (e *evidence) sidesOf(test int) []int32 {
-	if s := e.searches[e.tests[test].ports]; s != nil {
-		return s.sides
-	}
-	return nil
-}
-
-// isLone reports whether a node is fast with no other one in a test with sides.
-func (e *evidence) isLone(test int, i int32) bool { return e.searches[e.tests[test].ports].lone[i] }
-
 // tie is the best value of two nodes in a test, as a share of the upper peak of those of the same kinds.
 type tie struct {
 	nodes      [2]int32
@@ -43,8 +31,8 @@ type tie struct {
 	fast, slow bool // neither: it is between the peaks
 }
 
-// ties returns the pairs of a test that can be compared with others.
-func (e *evidence) ties(test int) (ties []tie) {
+// tiesOf returns the pairs of a test that can be compared with others.
+func tiesOf(e *evidence, test int) (ties []tie) {
 	at, kinds := map[[2]int32]int{}, map[int64][]float64{}
 	for i := range e.looks {
 		l := &e.looks[i]
@@ -113,10 +101,10 @@ func mark(ties []tie, low, high float64) {
 	}
 }
 
-// patchy returns the pairs of a test, and whether some are slow that no slow nodes explain: both nodes are fast with
+// findPatches returns the pairs of a test, and whether some are slow that no slow nodes explain: both nodes are fast with
 // others, or so many nodes are fast with none that they are a group.
-func (e *evidence) patchy(test int) (ties []tie, found bool) {
-	ties = e.ties(test)
+func findPatches(e *evidence, test int) (ties []tie, found bool) {
+	ties = tiesOf(e, test)
 	noise := 0.0
 	for _, c := range e.sorted {
 		if int(c.key.test) == test && c.median > 0 && len(c.spreads) > 0 {
@@ -159,63 +147,6 @@ func count[T any](list []T, is func(T) bool) (n int) {
 	return n
 }
 
-// searchSides tests further pairs of the tests whose values have two peaks. It reports whether there is something
-// new to test or to judge.
-func (p *pairPlan) searchSides() bool {
-	if len(p.members) > 0 || p.searched == len(p.looks) {
-		return false
-	}
-	p.describe()
-	p.searched = len(p.looks)
-	for t := range p.tests {
-		s := &p.tests[t]
-		if !slices.Contains([]Kind{KindStream, KindWrite, KindNCCL}, s.task.Kind) || s.ports == nil {
-			continue
-		}
-		x := p.searches[s.ports]
-		if x == nil {
-			x = &search{test: t}
-			p.searches[s.ports] = x
-		}
-		if x.done || x.rounds > 0 && x.test != t {
-			continue
-		}
-		ties, found := p.patchy(t)
-		if x.rounds == 0 && !found && !p.accusedFast(t) {
-			continue
-		}
-		x.test = t
-		groups := groupsOf(len(p.f.nodes), ties)
-		queue := p.meetings(t, groups, ties, false)
-		if len(queue) == 0 && x.alone < leastGroup+1 {
-			queue = p.meetings(t, groups, ties, true)
-			x.alone++
-		}
-		if len(queue) > 0 && x.rounds < mostSearch {
-			x.rounds++
-			p.queue = append(p.queue, queue...)
-			p.searched = -1
-			return true
-		}
-		if x.done = true; x.settle(groups, ties, len(p.f.nodes)) {
-			p.startAgain(s.ports)
-			return true
-		}
-	}
-	return false
-}
-
-// accusedFast reports whether a node that is accused of a low value was fast with another one in the same place.
-func (p *pairPlan) accusedFast(test int) bool {
-	return slices.ContainsFunc(p.asked, func(q *inquiry) bool {
-		return q.about == aboutNode && q.test == test && q.state == accused && q.found.symptom&(slow|flaky) != 0 &&
-			slices.ContainsFunc(p.byNode[q.node], func(k int32) bool {
-				l := &p.looks[k]
-				return int(l.test) == test && p.roleOf(l, q.node) == q.role && l.fault == FaultNone && p.symptoms(l) == 0
-			})
-	})
-}
-
 // groupsOf returns the nodes that are fast with each other, directly or through others, the largest group first.
 func groupsOf(nodes int, ties []tie) (groups [][]int32) {
 	union, at := indexes32(nodes), map[int32]int{}
@@ -246,7 +177,7 @@ func groupsOf(nodes int, ties []tie) (groups [][]int32) {
 
 // meetings returns the tests of a round between groups whose relation is unknown: two different pairs of them are
 // not slow yet. Nodes that are fast with none meet the larger groups, or each other. Nodes with few slow pairs come first, since a slow node says nothing about its group.
-func (p *pairPlan) meetings(test int, groups [][]int32, ties []tie, alone bool) (queue []request) {
+func (s *search) meetings(p *pairPlan, groups [][]int32, ties []tie, alone bool) (queue []request) {
 	group, tied, bad, slow := map[int32]int{}, map[[2]int32]bool{}, map[int32]int{}, map[[2]int]int{}
 	for g, nodes := range groups {
 		for _, i := range nodes {
@@ -264,7 +195,7 @@ func (p *pairPlan) meetings(test int, groups [][]int32, ties []tie, alone bool) 
 	used := map[int32]bool{}
 	free := make([][]int32, len(groups))
 	for g, nodes := range groups {
-		free[g] = slices.DeleteFunc(slices.Clone(nodes), func(i int32) bool { return !p.takes(test, i) })
+		free[g] = slices.DeleteFunc(slices.Clone(nodes), func(i int32) bool { return !p.takes(s.test, i) })
 		p.f.rng.Shuffle(len(free[g]), func(i, j int) { free[g][i], free[g][j] = free[g][j], free[g][i] })
 		slices.SortStableFunc(free[g], func(i, j int32) int { return bad[i] - bad[j] })
 	}
@@ -288,7 +219,7 @@ func (p *pairPlan) meetings(test int, groups [][]int32, ties []tie, alone bool) 
 				continue
 			}
 			used[from], used[to] = true, true
-			queue = append(queue, request{test: test, from: from, to: to})
+			queue = append(queue, request{test: s.test, from: from, to: to})
 			free[g] = slices.DeleteFunc(free[g], func(i int32) bool { return used[i] })
 			free[h] = slices.DeleteFunc(free[h], func(i int32) bool { return used[i] })
 			if len(free[g]) == 0 {
@@ -322,75 +253,4 @@ func (s *search) settle(groups [][]int32, ties []tie, nodes int) bool {
 	}
 	s.sides, s.lone = sides, lone
 	return true
-}
-
-// startAgain judges the tests of a plane, a rail or a network once more, by their sides.
-func (p *pairPlan) startAgain(ports *plane) {
-	for i := range p.looks {
-		if l := &p.looks[i]; p.tests[l.test].ports == ports {
-			l.class = p.classOf(l)
-		}
-	}
-	p.asked = slices.DeleteFunc(p.asked, func(q *inquiry) bool {
-		again := p.tests[q.test].ports == ports
-		if again {
-			delete(p.byKey, q.inquiryKey)
-		}
-		return again
-	})
-	clear(p.blamed)
-	for _, q := range p.asked {
-		if q.about == aboutNode && q.state == accused {
-			p.blamed[q.node] = true
-		}
-	}
-	p.opened, p.stale = 0, true
-}
-
-// sideSuspects doubts what the nodes of each side share.
-func (p *pairPlan) sideSuspects() (all []Suspect) {
-	for t := range p.tests {
-		x := p.searches[p.tests[t].ports]
-		if x == nil || x.test != t || x.sides == nil {
-			continue
-		}
-		var near, far *class
-		for _, c := range p.sorted {
-			if int(c.key.test) == t && c.key.far == 2 && (far == nil || len(c.values) > len(far.values)) {
-				if n := p.classes[classKey{c.key.test, 1, c.key.kinds}]; n != nil && len(n.values) > 0 {
-					near, far = n, c
-				}
-			}
-		}
-		if near == nil || len(far.values) == 0 {
-			continue
-		}
-		var sides [][]string
-		for i, side := range x.sides {
-			for int(side) >= len(sides) {
-				sides = append(sides, nil)
-			}
-			if p.tests[t].has(int32(i)) && !x.lone[i] {
-				sides[side] = append(sides[side], p.f.name(int32(i)))
-			}
-		}
-		task := p.tests[t].task
-		s := Suspect{
-			Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, slow, FaultNone), Value: far.median, Expect: near.median,
-			Unit: unitOf(task.Kind), Looks: len(far.values), Confidence: doubtConfidence, Doubt: true, Partners: slices.Sorted(slices.Values(slices.Concat(sides[1:]...))),
-		}
-		if task.Op != "" {
-			s.Ops = []string{task.label()}
-		}
-		text := subjectOf(s.Plane, "", s.Kind) + fmt.Sprintf("slow with others: got %s %s, among each other %s %s", number(s.Value), s.Unit, number(s.Expect), s.Unit)
-		s = groupSuspect(s, text)
-		if len(sides) > 2 {
-			s.Text = fmt.Sprintf("%s: %d groups of nodes, each healthy with each other:", text, len(sides))
-			for _, names := range sides {
-				s.Text += fmt.Sprintf(" [%s]", listed(names[:min(len(names), 3)]))
-			}
-		}
-		all = append(all, s)
-	}
-	return all
 }
