@@ -15,7 +15,8 @@ type pairPlan struct {
 	turns    []turn
 	turned   int // the next turn
 	queue    []request
-	searched int // looks in which sides were searched
+	compared bool // see addCompared
+	searched int  // looks in which sides were searched
 	sent     map[int]request
 	opened   int // looks that have opened inquiries
 	asked    []*inquiry
@@ -133,7 +134,7 @@ func (p *pairPlan) Next() []Task {
 				return tasks
 			}
 		}
-		if p.addMates() || p.searchSides() {
+		if p.addMates() || p.addCompared() || p.searchSides() {
 			continue
 		}
 		if steps%maxSteps == 0 {
@@ -162,6 +163,38 @@ func (p *pairPlan) addMates() bool {
 			list := members[s.ports.subnet[i]]
 			for off := 1; off <= 2 && s.mates[i] >= leastGroup; off++ {
 				p.queue = append(p.queue, request{test: t, from: i, to: list[(slices.Index(list, i)+off)%len(list)]})
+			}
+		}
+	}
+	return len(p.queue) > 0
+}
+
+// addCompared tests the nodes of small kinds whose values were compared with none: the turns had them with too few
+// other pairs of these kinds. It reports whether there are any.
+func (p *pairPlan) addCompared() bool {
+	if p.compared {
+		return false
+	}
+	p.compared = true
+	p.describe()
+	for t := range p.tests {
+		s := &p.tests[t]
+		if len(s.order) <= allPairsFleet || s.task.Repeats == 0 || s.task.Kind.Lower() {
+			continue
+		}
+		for _, i := range s.order {
+			seen, judged := map[role]bool{}, map[role]bool{}
+			for _, k := range p.byNode[i] {
+				if l := &p.looks[k]; int(l.test) == t && l.fault == FaultNone {
+					r := p.roleOf(l, i)
+					seen[r], judged[r] = true, judged[r] || l.class.judged
+				}
+			}
+			if seen[receives] && !judged[receives] {
+				p.queue = append(p.queue, request{test: t, from: anyone, to: i})
+			}
+			if seen[sends] && !judged[sends] || seen[both] && !judged[both] {
+				p.queue = append(p.queue, request{test: t, from: i, to: anyone})
 			}
 		}
 	}

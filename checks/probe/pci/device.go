@@ -121,7 +121,7 @@ func VirtualBridge(d Function) bool {
 const DataShare = 0.9
 
 // Limit returns the rate in Gb/s that a device and the port above it are made for, 0 if unknown. A link that
-// runs below it is faulty: that must not lower what is expected of it.
+// runs below it is faulty, which must not lower the expectation.
 func Limit(h *probe.Host, address string) float64 {
 	d := ReadFunction(h, address)
 	slot, found := Slot(h, d)
