@@ -78,8 +78,9 @@ func lowerPeak(values []float64) (lower int) {
 	return lower
 }
 
-// peaks returns the two peaks of the values of pairs, and whether there are two: noise is that of a test.
-func peaks(ties []tie, noise float64) (low, high float64, two bool) {
+// peaks returns the two peaks of the values of pairs, and whether there are two: noise is that of a test. The upper
+// one can itself have two while it has the pairs of all but slow nodes, unless it must be sharp.
+func peaks(ties []tie, noise float64, sharp bool) (low, high float64, two bool) {
 	values := make([]float64, 0, len(ties))
 	for _, t := range ties {
 		values = append(values, t.value)
@@ -90,7 +91,10 @@ func peaks(ties []tie, noise float64) (low, high float64, two bool) {
 		return 0, 0, false
 	}
 	low, high = median(values[:k]), median(values[k:])
-	return low, high, high-low >= max(limitOf("slow_share")*high, 6*noise, 6*spreadOf(values[k:], high))
+	if sharp {
+		noise = max(noise, spreadOf(values[k:], high))
+	}
+	return low, high, high-low >= max(limitOf("slow_share")*high, 6*noise)
 }
 
 // mark marks the pairs near to each of two peaks.
@@ -111,7 +115,7 @@ func findPatches(e *evidence, test int) (ties []tie, found bool) {
 			noise = max(noise, median(slices.Clone(c.spreads))/c.median)
 		}
 	}
-	low, high, two := peaks(ties, noise)
+	low, high, two := peaks(ties, noise, false)
 	if !two { // all are fast
 		low, high = 0, 0
 	}
@@ -127,7 +131,7 @@ func findPatches(e *evidence, test int) (ties []tie, found bool) {
 		}
 	}
 	rest := slices.DeleteFunc(slices.Clone(ties), func(t tie) bool { return !fast[t.nodes[0]] || !fast[t.nodes[1]] })
-	if low, high, two = peaks(rest, noise); two { // without the slow nodes
+	if low, high, two = peaks(rest, noise, true); two { // without the slow nodes
 		mark(ties, low, high)
 		mark(rest, low, high)
 		isSlow := func(t tie) bool { return t.slow }
