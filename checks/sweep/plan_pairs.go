@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -169,8 +170,8 @@ func (p *pairPlan) addMates() bool {
 	return len(p.queue) > 0
 }
 
-// addCompared tests the nodes of small kinds whose values were compared with none: the turns had them with too few
-// other pairs of these kinds. It reports whether there are any.
+// addCompared gives the nodes of small kinds as many tests that can be compared as others have: in the turns
+// they can meet each other, and there are too few such pairs. It reports whether there are any.
 func (p *pairPlan) addCompared() bool {
 	if p.compared {
 		return false
@@ -182,24 +183,42 @@ func (p *pairPlan) addCompared() bool {
 		if len(s.order) <= allPairsFleet || s.task.Repeats == 0 || s.task.Kind.Lower() {
 			continue
 		}
+		members := map[int32]int{}
 		for _, i := range s.order {
-			seen, judged := map[role]bool{}, map[role]bool{}
+			members[s.kinds[i]]++
+		}
+		for _, i := range s.order {
+			if 2*members[s.kinds[i]] > len(s.order) {
+				continue
+			}
+			seen, judged, own := map[role]bool{}, map[role]int{}, map[*class]int{}
+			for _, k := range p.byNode[i] {
+				own[p.looks[k].class]++
+			}
 			for _, k := range p.byNode[i] {
 				if l := &p.looks[k]; int(l.test) == t && l.fault == FaultNone {
 					r := p.roleOf(l, i)
-					seen[r], judged[r] = true, judged[r] || l.class.judged
+					if seen[r] = true; l.class.judged && own[l.class] < len(l.class.values) { // not with itself
+						judged[r]++
+					}
 				}
 			}
-			if seen[receives] && !judged[receives] {
-				p.queue = append(p.queue, request{test: t, from: anyone, to: i})
-			}
-			if seen[sends] && !judged[sends] || seen[both] && !judged[both] {
-				p.queue = append(p.queue, request{test: t, from: i, to: anyone})
+			for _, r := range slices.Sorted(maps.Keys(seen)) {
+				for range fewLooks - judged[r] {
+					q := request{test: t, from: i, to: anyone}
+					if r == receives {
+						q.from, q.to = anyone, i
+					}
+					p.queue = append(p.queue, q)
+				}
 			}
 		}
 	}
 	return len(p.queue) > 0
 }
+
+// fewLooks is how many tests in each place a node has in two rounds.
+const fewLooks = 2
 
 // searchSides tests further pairs of the tests whose values have two peaks. It reports whether there is something
 // new to test or to judge.
