@@ -226,8 +226,12 @@ func short(host string) string {
 }
 
 // DoubtHost warns that a line or a script has set HOSTNAME to a name that is not the node's. LBNL NHC would
-// mark that node, but the stored state and the lock of this run are those of the other name.
+// mark that node, but the stored state and the lock of this run are those of the other name. A helper of
+// the site gets HOSTNAME.
 func (n *Node) DoubtHost() {
+	if !n.Set.Marks() || n.Set.CustomHelper("OFFLINE_NODE") {
+		return
+	}
 	if host := n.Set.Get("HOSTNAME"); host != "" && host != n.Name && short(host) != short(n.host) {
 		n.Warn(fmt.Errorf("HOSTNAME=%s, which a line or a script has set, does not name the node: it is %s; set SLURMD_NODENAME in %s",
 			host, n.Name, filepath.Join(n.Set.Get("SYSCONFIGDIR"), n.Set.Get("NAME"))))

@@ -223,15 +223,27 @@ func TestFindSetName(t *testing.T) {
 	}
 }
 
-// A line that names another host does not change the node that is marked.
+// A line that names another host does not change the node that is marked. A helper of the site gets that
+// host.
 func TestDoubtHost(t *testing.T) {
 	t.Parallel()
-	for host, warns := range map[string]bool{"n01": false, "n01.example.org": false, "node1": false, "n02": true, "": false} {
-		n, _, errs := withVars(map[string]string{"HOSTNAME": host, "SYSCONFIGDIR": "/etc/default", "NAME": "nhc"})
+	const own = "/h/node-mark-offline"
+	for _, tt := range []struct {
+		host, mark, helper string
+		warns              bool
+	}{
+		{"n01", "1", own, false}, {"n01.example.org", "1", own, false}, {"node1", "1", own, false}, {"", "1", own, false},
+		{"n02", "1", own, true}, {"n02", "0", own, false}, {"n02", "1", "/site/helper", false},
+	} {
+		n, _, errs := withVars(map[string]string{
+			"HOSTNAME": tt.host, "SYSCONFIGDIR": "/etc/default", "NAME": "nhc", "NHC_RM": "slurm", "MARK_OFFLINE": tt.mark,
+			"HELPERDIR": "/h", "OFFLINE_NODE": tt.helper,
+		})
 		n.host = "n01"
 		n.DoubtHost()
-		if warns != strings.Contains(errs.String(), "HOSTNAME="+host+", which a line or a script has set, does not name the node: it is node1; set SLURMD_NODENAME in /etc/default/nhc") {
-			t.Errorf("HOSTNAME=%s: %q", host, errs)
+		want := "HOSTNAME=" + tt.host + ", which a line or a script has set, does not name the node: it is node1; set SLURMD_NODENAME in /etc/default/nhc"
+		if tt.warns != strings.Contains(errs.String(), want) || !tt.warns && errs.Len() > 0 {
+			t.Errorf("%+v: %q", tt, errs)
 		}
 	}
 }
