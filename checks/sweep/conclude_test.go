@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/eas"
 )
 
 // carried runs a stage on some nodes, each test with the same result, and concludes it.
@@ -150,7 +152,7 @@ func TestUntested(t *testing.T) {
 // items of EAS in any case.
 func TestApart(t *testing.T) {
 	t.Parallel()
-	eas := &EAS{Sanity: EASCheck{Benchmarks: []string{"all_reduce", "all_gather", "network_connectivity"}}}
+	items := &EAS{eas.File{Sanity: eas.Check{Benchmarks: []string{"all_reduce", "all_gather", "network_connectivity"}}}}
 	for name, tt := range map[string]struct {
 		kind     Kind
 		op       string
@@ -181,7 +183,7 @@ func TestApart(t *testing.T) {
 			t.Errorf("%s: unproven %q", name, s.Unproven)
 		}
 		failed := ""
-		for _, r := range eas.Results([]StageReport{groups, reach}) {
+		for _, r := range items.Results([]StageReport{groups, reach}) {
 			if r.Result != EASSucceeded {
 				failed += r.Name
 			}

@@ -1,33 +1,16 @@
 package sweep
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/eas"
 )
 
-// EAS is the "aimaster" section of a service description of EAS: which checks run before a service
-// starts, and while it runs.
-type EAS struct {
-	Sanity  EASCheck // sanity_check
-	Runtime EASCheck // runtime_check
-}
-
-// EASCheck is one of its two parts.
-type EASCheck struct {
-	Benchmarks []string      // micro_benchmarks
-	FailAction string        // fail_action; a sweep only reports it
-	Timeout    time.Duration // of all checks; 0 is none
-}
+// EAS carries out the check items of a service description of EAS.
+type EAS struct{ eas.File }
 
 // easItem is how a sweep carries out a check item.
 type easItem struct {
@@ -64,146 +47,13 @@ const (
 	EASWatched   = "Watched" // c4d: a sweep does not run it
 )
 
-const c4d = "c4d"
-
-// ParseEAS reads a service description, or its section "aimaster" alone. Keys that
-// belong to other parts of EAS are ignored. Errors have line and column.
+// ParseEAS reads a service description, see [eas.Parse].
 func ParseEAS(data []byte) (*EAS, error) {
-	var top map[string]json.RawMessage
-	if err := json.Unmarshal(data, &top); err != nil {
-		return nil, easSyntax(data, err)
+	file, err := eas.Parse(data, easNames())
+	if err != nil {
+		return nil, err
 	}
-	r := easReader{data: data}
-	eas := &EAS{}
-	section, found := top["aimaster"]
-	if !found {
-		if top["sanity_check"] == nil && top["runtime_check"] == nil {
-			return nil, errors.New(`no section "aimaster" with sanity_check or runtime_check`)
-		}
-		section = data
-	}
-	return eas, r.read(section, eas)
-}
-
-// easSyntax adds the position to an error of package json.
-func easSyntax(data []byte, err error) error {
-	at := int64(len(data))
-	if syntax := new(json.SyntaxError); errors.As(err, &syntax) {
-		at = syntax.Offset
-	} else if kind := new(json.UnmarshalTypeError); errors.As(err, &kind) {
-		return fmt.Errorf("%s: want an object, got %s", easPosition(data, int(kind.Offset)), kind.Value)
-	} else if errors.Is(err, io.EOF) {
-		return errors.New("the file is empty")
-	}
-	return fmt.Errorf("%s: no valid JSON: %w", easPosition(data, int(max(at-1, 0))), err)
-}
-
-// easPosition writes an offset as line and column, from 1.
-func easPosition(data []byte, offset int) string {
-	before := data[:min(max(offset, 0), len(data))]
-	line := bytes.Count(before, []byte("\n")) + 1
-	return fmt.Sprintf("line %d, column %d", line, len(before)-bytes.LastIndexByte(before, '\n'))
-}
-
-// easReader finds the positions of errors.
-type easReader struct{ data []byte }
-
-// find returns the offset of a section in the file. Sections are copies without white space changes,
-// so their text is that of the file.
-func (r *easReader) find(section []byte) int { return max(bytes.Index(r.data, section), 0) }
-
-// errorAt makes an error at a text within a section.
-func (r *easReader) errorAt(section []byte, text, format string, args ...any) error {
-	at := r.find(section) + max(bytes.Index(section, []byte(text)), 0)
-	return fmt.Errorf("%s: %s", easPosition(r.data, at), fmt.Sprintf(format, args...))
-}
-
-func (r *easReader) read(section []byte, eas *EAS) error {
-	var parts map[string]json.RawMessage
-	if err := json.Unmarshal(section, &parts); err != nil {
-		return r.errorAt(section, "", `aimaster: want an object, got %s`, section)
-	}
-	keys := []string{"runtime_check", "sanity_check"}
-	for _, key := range slices.Sorted(maps.Keys(parts)) {
-		var err error
-		switch key {
-		case "sanity_check":
-			err = r.readCheck(key, parts[key], &eas.Sanity, easNames())
-		case "runtime_check":
-			err = r.readCheck(key, parts[key], &eas.Runtime, []string{c4d})
-		default:
-			if spell.Nearest(key, keys) != "" { // other keys are those of EAS
-				err = r.errorAt(section, strconv.Quote(key), "unknown key %q: want %s", key, spell.OneOf(key, keys))
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if parts["sanity_check"] == nil && parts["runtime_check"] == nil {
-		return r.errorAt(section, "", "aimaster: no sanity_check and no runtime_check")
-	}
-	return nil
-}
-
-func (r *easReader) readCheck(name string, section []byte, c *EASCheck, known []string) error {
-	var parts map[string]json.RawMessage
-	if err := json.Unmarshal(section, &parts); err != nil {
-		return r.errorAt(section, "", "%s: want an object, got %s", name, section)
-	}
-	keys := []string{"fail_action", "micro_benchmarks", "timeout"}
-	for _, key := range slices.Sorted(maps.Keys(parts)) {
-		value := parts[key]
-		fail := func(want string) error {
-			return r.errorAt(section, strconv.Quote(key), "%s.%s: want %s, got %s", name, key, want, value)
-		}
-		switch key {
-		case "fail_action":
-			if json.Unmarshal(value, &c.FailAction) != nil {
-				return fail("a string")
-			}
-		case "timeout":
-			var minutes float64
-			if json.Unmarshal(value, &minutes) != nil || !(minutes > 0) || minutes > 1e6 {
-				return fail("a number of minutes above 0")
-			}
-			c.Timeout = time.Duration(minutes * float64(time.Minute))
-		case "micro_benchmarks":
-			var list string
-			if json.Unmarshal(value, &list) != nil {
-				return fail("a string with names separated by commas")
-			}
-			if err := r.readNames(name, section, list, c, known); err != nil {
-				return err
-			}
-		default:
-			return r.errorAt(section, strconv.Quote(key), "%s: unknown key %q: want %s", name, key, spell.OneOf(key, keys))
-		}
-	}
-	if len(c.Benchmarks) == 0 {
-		return r.errorAt(section, "", "%s: no micro_benchmarks: want at least one of %s", name, strings.Join(known, ", "))
-	}
-	return nil
-}
-
-// readNames reads the names of check items. A name that is there twice runs once.
-func (r *easReader) readNames(check string, section []byte, list string, c *EASCheck, known []string) error {
-	start := bytes.Index(section, []byte(list))
-	offset := 0
-	for word := range strings.SplitSeq(list, ",") {
-		at := offset + len(word) - len(strings.TrimLeft(word, " \t"))
-		offset += len(word) + 1
-		name := strings.TrimSpace(word)
-		switch {
-		case name == "":
-			continue
-		case !slices.Contains(known, strings.ToLower(name)):
-			return fmt.Errorf("%s: %s: unknown name %q: want %s", easPosition(r.data, r.find(section)+max(start, 0)+at), check, name, spell.OneOf(name, known))
-		case !slices.Contains(c.Benchmarks, strings.ToLower(name)):
-			c.Benchmarks = append(c.Benchmarks, strings.ToLower(name))
-		}
-	}
-	return nil
+	return &EAS{*file}, nil
 }
 
 func easNames() (names []string) {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/eas"
 )
 
 func name(i int) string { return fmt.Sprintf("gpu%05d", i) }
@@ -370,8 +372,8 @@ func TestCheckWithoutVerdict(t *testing.T) {
 		for i := range tt.nodes {
 			w.checks[name(i)] = CheckResult{Check: "check_gpu_gemm", Severity: tt.severity, Message: "too little memory"}
 		}
-		eas := &EAS{Sanity: EASCheck{Benchmarks: []string{"gemm_flops"}}}
-		p := w.plan(t, StageNode, eas.Options(StageNode, PlanOptions{}))
+		items := &EAS{eas.File{Sanity: eas.Check{Benchmarks: []string{"gemm_flops"}}}}
+		p := w.plan(t, StageNode, items.Options(StageNode, PlanOptions{}))
 		s := StageReport{Stage: StageNode, Ended: time.Unix(1, 0)}
 		for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
 			var results []Result
@@ -389,7 +391,7 @@ func TestCheckWithoutVerdict(t *testing.T) {
 		if want := "check_gpu_gemm: too little memory; 7 nodes can"; len(s.Suspects) > 0 && s.Suspects[0].Text != want {
 			t.Errorf("text %q, want %q", s.Suspects[0].Text, want)
 		}
-		if r := eas.Results([]StageReport{s})[0]; r.Result != EASFailed || !strings.Contains(r.Text, "too little memory") {
+		if r := items.Results([]StageReport{s})[0]; r.Result != EASFailed || !strings.Contains(r.Text, "too little memory") {
 			t.Errorf("%s on %d nodes: %+v", tt.severity, tt.nodes, r)
 		}
 	}
