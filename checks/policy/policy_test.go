@@ -208,8 +208,8 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`[policy."gpu.recovery.last"]`:                                       "nhc.toml:1: policy.gpu.recovery.last: want gpu.recovery.lost",
-		`[policy."gpu.nothing.at.all"]`:                                      "nhc.toml:1: policy.gpu.nothing.at.all: want the code of a finding, the name of a check, or a class: ",
+		`[policy."gpu.recovery.last"]`:                                       `nhc.toml:1: policy "gpu.recovery.last": no code begins with it: want [policy."gpu.recovery.lost"]`,
+		`[policy."gpu.nothing.at.all"]`:                                      `nhc.toml:1: policy "gpu.nothing.at.all": no code begins with it: want the code of a finding, the name of a check, or a class: `,
 		"[policy.\"gpu.xid.79\"]\nremedy = \"reboot\"":                       `nhc.toml:1: policy.gpu.xid.79.remedy: "reboot": want `,
 		"[policy.shell]\nstrikes = 2":                                        "nhc.toml:1: policy.shell: want contexts, action, passes and cooldown alone: a line of bash decides itself when it fails",
 		"[policy.shell]\naction = \"observe\"":                               "nhc.toml:1: policy.shell.action: observe: want drain or fail-job: a line of bash decides itself whether it fails or warns",

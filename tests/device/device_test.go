@@ -137,6 +137,7 @@ func lines(summary, word string) (list []string) {
 var uncompared = map[string]string{
 	"InforomValid": "nvidia-smi warns of it elsewhere", "Reset": "older drivers' words for the recovery action", "DrainReset": "the same",
 	"NameErr": "no value", "PartNumber": "releases of nvidia-smi give it different names", "MemoryTotal": "drivers before 510 alone, where Memory is not told",
+	"Banks":  "not for every model, and new in drivers of 2026",
 	"NVLink": "nvidia-smi nvlink -s is in node.txt", "NVLinksUnread": "no value", "NVLinkErrors": "nvidia-smi nvlink -e", "NUMA": "nvidia-smi topo -m is in node.txt", "Index": "nvidia-smi goes by the PCI address",
 }
 

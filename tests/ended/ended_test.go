@@ -190,7 +190,7 @@ func parent(pid int) int {
 // it run.
 func TestLostShell(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{`for i in {3..255}; do eval "exec $i>&-"; done`, `exec 60<&-`, `exec 61>&-`} {
+	for _, line := range []string{`for i in {3..255}; do eval "exec $i>&-"; done`, `exec 240<&-`, `exec 241>&-`} {
 		cmd, out := start(t, "* || A=5\n* || "+line+"\n* || check_file_test -d /\n* || echo behind\n* || check_file_test -e /nonexistent\n", "-a", "-t", "50")
 		_ = cmd.Wait()
 		text := out.String()

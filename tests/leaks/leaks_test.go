@@ -162,7 +162,7 @@ func TestForgedEventIsRejected(t *testing.T) {
 	r := newRig(t)
 	out := r.run(t, []string{
 		// It writes endlessly, too.
-		`* || setpriv --reuid=65534 --regid=65534 --clear-groups bash -c 'while printf "%s" exit:1:0: | tr : "\\\\0"; do :; done' >&61`,
+		`* || setpriv --reuid=65534 --regid=65534 --clear-groups bash -c 'while printf "%s" exit:1:0: | tr : "\\\\0"; do :; done' >&241`,
 		`* || check_file_test -e /nonexistent`,
 	}, "LOGFILE=-")
 	for _, want := range []string{"of user 65534 wrote to the private descriptor", "Health check failed:  check_file_test"} {

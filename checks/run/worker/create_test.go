@@ -28,12 +28,15 @@ func TestCreate(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "nowhere"), link); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{path, link, dir} {
+	for _, name := range []string{path, link} {
 		if resp := create(name, []byte("second\n")); resp.Err != "write "+name+": the file exists" || resp.Kind != wire.Exists {
 			t.Errorf("%s: %+v", name, resp)
 		}
 	}
-	if resp := create(filepath.Join(dir, "no/file"), nil); resp.Err != "write "+dir+"/no/file: no such file or directory" || resp.Kind != 0 {
+	if resp := create(dir, []byte("second\n")); resp.Err != "write "+dir+": is a directory; name a file" || resp.Kind != 0 {
+		t.Errorf("a directory: %+v", resp)
+	}
+	if resp := create(filepath.Join(dir, "no/file"), nil); resp.Err != "write "+dir+"/no/file: no such file or directory" || resp.Kind != wire.NoDirectory {
 		t.Errorf("no directory: %+v", resp)
 	}
 	if data, err := os.ReadFile(path); string(data) != "first\n" {

@@ -155,7 +155,7 @@ func TestOpen(t *testing.T) {
 		{name: "no file"},
 		{name: "nhc.conf", files: map[string]string{"nhc-test.conf": conf}, steps: "check_file_test", found: "nhc-test.conf"},
 		{name: "a table", files: map[string]string{"nhc-test.conf": conf, "nhc-test.toml": "[[check]]\nname = \"file_test\"\npath = \"/\"\n"}, steps: "check_file_test check_file_test", found: "nhc-test.toml nhc-test.conf"},
-		{name: "an unknown policy", files: map[string]string{"nhc-test.toml": "[policy.gppu]\naction = \"warn\"\n"}, err: "policy.gppu"},
+		{name: "an unknown policy", files: map[string]string{"nhc-test.toml": "[policy.gppu]\naction = \"warn\"\n"}, err: `policy "gppu": no check and no class has this name: want [policy.gpu]`},
 		{name: "a wrong table", files: map[string]string{"nhc-test.toml": "[[check]\n"}, err: "nhc-test.toml:"},
 		{name: "a named table that is missing", words: "TOMLFILE=/none/x.toml", err: "read /none/x.toml: no such file"},
 		{name: "profiles", files: map[string]string{"profiles.toml": "[[platform]]\nname = \"mine\"\ndevices = [\"abcd\"]\n"}, found: "profiles.toml"},

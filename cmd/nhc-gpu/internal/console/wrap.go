@@ -68,16 +68,17 @@ func textColumn(line string) int {
 	return utf8.RuneCountInString(m[1])
 }
 
+// wrapLine breaks a line. It leaves a row of a table as it is, whose cells would no longer stand below their heads.
 func wrapLine(line string, width int) string {
-	if utf8.RuneCountInString(line) <= width {
+	runes := []rune(line)
+	indent := textColumn(line)
+	if len(runes) <= width || strings.Contains(strings.TrimRight(string(runes[indent:]), " "), "  ") {
 		return line + "\n"
 	}
 	var b strings.Builder
-	indent := textColumn(line)
 	if indent > width/2 {
 		indent = len(line) - len(strings.TrimLeft(line, " "))
 	}
-	runes := []rune(line)
 	now, n := string(runes[:indent]), indent
 	for word := range strings.FieldsSeq(string(runes[indent:])) {
 		length := utf8.RuneCountInString(word)

@@ -173,6 +173,9 @@ func (l *linter) contexts() {
 		l.say(warning, "on a healthy node: nhc-gpu genconf --dir "+filepath.Dir(path)+" -H 'gpu*' (-H: the hosts of the lines); elsewhere name the files: nhc-gpu lint FILE...", "read %s: no such file: nothing is checked, and every node counts as healthy", path)
 	}
 	if idle := idleHere(l.f); idle != nil && ok && !l.o.Elsewhere() && !l.at(path, 0, warning) {
+		if !l.onNode { // such as the host that builds the files of all nodes
+			idle.Severity = remark
+		}
 		l.add(*idle)
 	}
 	for _, role := range startedRoles {

@@ -295,7 +295,7 @@ func Run(f *open.Files, o *Options, unusable error, version string) (exit int, e
 // node judges the configuration of this node.
 func (l *linter) node() {
 	l.in(slurm.Manual)
-	l.onNode = !l.o.Elsewhere() && l.hasScontrol()
+	l.onNode = !l.o.Elsewhere() && hasScontrol(l.f)
 	errs := l.f.Open(nil, nil)
 	l.refused = l.refused || len(errs) > 0
 	l.tables()

@@ -37,7 +37,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	} else if err != nil {
 		return 0, fmt.Errorf("print plan: %w", err)
 	}
-	if idle := idleHere(f); idle != nil && !l.at(f.Path, 0, warning) {
+	if idle := idleHere(f); idle != nil && !l.at(f.Path, 0, warning) && hasScontrol(f) {
 		l.add(*idle)
 	}
 	doubts := l.unmarked(f.Doubts)

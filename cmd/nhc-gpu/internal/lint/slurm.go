@@ -22,7 +22,7 @@ func (l *linter) slurm() {
 		l.unread = "NHC_RM=" + rm
 		return
 	}
-	if !l.hasScontrol() {
+	if !hasScontrol(l.f) {
 		l.unread = "there is no scontrol in " + l.f.Set.Get("PATH")
 		return
 	}
@@ -71,16 +71,16 @@ func (l *linter) nodeName() {
 }
 
 // hasScontrol reports whether this machine has scontrol.
-func (l *linter) hasScontrol() bool {
-	if l.f.Set.Get("SLURM_SCONTROL") != "" {
+func hasScontrol(f *open.Files) bool {
+	if f.Set.Get("SLURM_SCONTROL") != "" {
 		return true
 	}
 	var paths []string
-	for dir := range strings.SplitSeq(l.f.Set.Get("PATH"), ":") {
+	for dir := range strings.SplitSeq(f.Set.Get("PATH"), ":") {
 		paths = append(paths, dir+"/scontrol")
 	}
 	find := &wire.Request{Op: wire.OpFind, Args: paths, Line: "find scontrol"}
-	o := l.f.Pool.Call(l.f.Ctx, checks.Local, find, session.Reading)
+	o := f.Pool.Call(f.Ctx, checks.Local, find, session.Reading)
 	resp, err := o.Answer()
 	return err == nil && resp.Status > 0
 }

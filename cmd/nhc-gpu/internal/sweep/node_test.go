@@ -29,7 +29,7 @@ func TestRankOptions(t *testing.T) {
 		"nhc-active.toml": {files: map[string]string{"nhc.toml": "mode = \"observe\"\n", "nhc-active.toml": site}, want: []string{"NCCL_IB_HCA=mlx5", "NCCL_IB_GID_INDEX=3"}},
 		"both":            {files: map[string]string{"nhc.toml": "[active]\nnccl_env = [\"NCCL_IB_TC=106\"]\n", "nhc-active.toml": site}, want: []string{"NCCL_IB_TC=106"}},
 		"an error":        {files: map[string]string{"nhc.toml": "[active]\nnccl_env = [\"NCCL_ALGO=ring\"]\n"}, want: []string{"NCCL_ALGO=ring"}, bad: "want --algo"},
-		"an error there":  {files: map[string]string{"nhc-active.toml": "x = 1\n"}, bad: "nhc-active.toml:1: key x"},
+		"an error there":  {files: map[string]string{"nhc-active.toml": "x = 1\n"}, bad: "nhc-active.toml:1: unknown key x"},
 	} {
 		dir := t.TempDir()
 		for file, text := range tt.files {
