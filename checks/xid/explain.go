@@ -41,7 +41,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 	}
 	add("decoded", "%s", what)
 	add("severity", "%s", policy.severityOf(class))
-	add("remedy", "%s", r.chooseRemedy(class, line.Text))
+	add("remedy", "%s", r.fitRemedy(class, policy.severityOf(class), r.chooseRemedy(class, line.Text)))
 	add("do", "%s", r.advise(class, key.Switch))
 	addRules(add, r)
 	add("why", "%s", r.Why)

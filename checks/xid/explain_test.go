@@ -113,6 +113,18 @@ func explained(t *testing.T, env *checks.Env, text string) string {
 	return got
 }
 
+// The driver's own verdict at the end of a line asks for nothing: no remedy.
+func TestExplainLowered(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, checktest.XidNode())
+	for verdict, remedy := range map[string]string{"RST: No, D-RST: No": "", "RST: Yes, D-RST: No": "  remedy     reset-gpu\n"} {
+		got, err := Explain(env, checktest.OnC1+"95, pid=7, name=a, Uncontained: LTC TAG (0x0,0x0). "+verdict)
+		if err != nil || (remedy == "") == strings.Contains(got, "  remedy ") || !strings.Contains(got, remedy) {
+			t.Errorf("%s: %v\n%s", verdict, err, got)
+		}
+	}
+}
+
 func TestExplainOverride(t *testing.T) {
 	t.Parallel()
 	env := checktest.ExplainEnv(t, map[string]string{"etc/nhc/xid.toml": "[[xid]]\ncode = 79\nclass = \"APP\"\nwhy = \"because\"\n[class.APP]\nseverity = \"fail\"\n"})

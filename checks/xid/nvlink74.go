@@ -92,6 +92,16 @@ func parseRegisters(text string) (registers []uint32) {
 	return registers
 }
 
+// fitRemedy returns the remedy of a finding: none that costs a job for an error that is only to be watched, though its
+// row asks for more.
+func (r *xidRow) fitRemedy(class checks.XidClass, severity checks.Severity, remedy checks.Remedy) checks.Remedy {
+	lowered := class == checks.XidWatch && (r.Class != checks.XidWatch || r.override != "")
+	if lowered && severity == checks.Warn && remedy.Rank() > 1 {
+		return checks.NoRemedy
+	}
+	return remedy
+}
+
 // chooseRemedy returns the remedy of an event of the class, by its text.
 func (r *xidRow) chooseRemedy(class checks.XidClass, text string) checks.Remedy {
 	if r.Code == xidNVLink && class == checks.XidReset && r.override == "" {

@@ -65,10 +65,7 @@ func (r *xidReporter) makeFinding(c *xidCase) checks.Finding {
 	if do := c.row.adviseFinding(c.class, c.key); do != adviseCode(f.Code) && !asks {
 		f.Do = do
 	}
-	lowered := c.class == checks.XidWatch && (c.row.Class != checks.XidWatch || c.row.override != "")
-	if lowered && f.Severity == checks.Warn && f.Remedy.Rank() > 1 {
-		f.Remedy = checks.NoRemedy // the advice is to watch it
-	}
+	f.Remedy = c.row.fitRemedy(c.class, f.Severity, f.Remedy)
 	since := "since " + checks.Clock(c.events[0].First)
 	if r.file != "" { // its times are unknown
 		since = "in " + r.file

@@ -18,6 +18,7 @@ func TestWrap(t *testing.T) {
 		"# settings of a file":             "# settings of\n  a file\n",
 		"  unbreakable-word":               "  unbreakable-word\n",
 		"  a  äöü äöü ü\n":                 "  a  äöü äöü\n     ü\n",
+		"  gpu0  PIX  SYS  NODE\n":         "  gpu0  PIX  SYS  NODE\n", // a row of a table
 	} {
 		if diff := cmp.Diff(want, Wrap(text, 13)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", text, diff)
