@@ -142,6 +142,12 @@ func swapValue(v any, swap func(string) string) any {
 		return swap(v)
 	case map[string]any:
 		return swapTable(v, swap)
+	case []any:
+		list := slices.Clone(v)
+		for i := range list {
+			list[i] = swapValue(list[i], swap)
+		}
+		return list
 	}
 	return v
 }
