@@ -228,7 +228,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 				return nil
 			}
 		}
-		c.foresee(v, d, *m)
+		c.foresee(v, *m)
 		err = c.write(ctx, d)
 		if err == nil {
 			out.Decision = d

@@ -142,6 +142,58 @@ func TestKilledInDrain(t *testing.T) {
 	}
 }
 
+// A run that is killed while scontrol has the new reason of a healthy run leaves no drain to deliver: a person can have
+// resumed the node since.
+func TestKilledInHealthyRenew(t *testing.T) {
+	t.Parallel()
+	for _, resumed := range []bool{false, true} {
+		f := &fake{state: "IDLE"}
+		c := controller(t, f)
+		act(t, c, by("check_gpu_gemm", "wrong"), "read", "DRAIN NHC: wrong")
+		act(t, c, by("check_fs_mount", "no /home"), "read", "DRAIN NHC: no /home")
+		var left []byte
+		f.on = func(f *fake, call string) (Output, error, bool) {
+			if strings.HasPrefix(call, "DRAIN") {
+				left = c.Dir.(*store).data
+			}
+			return Output{}, nil, false
+		}
+		act(t, c, passing("check_fs_mount"), "read", "DRAIN NHC: wrong")
+		f.on = nil
+		c.Dir = &store{data: left}
+		if m := memoryOf(t, c); m.Pending != (Pending{}) || !m.Unsettled || len(m.Marks) != 1 || m.Marks[0].Owed {
+			t.Errorf("%+v, want nothing owed, and a node that is in doubt", m)
+		}
+		if resumed {
+			f.state, f.reason = "IDLE", ""
+		}
+		deliver(t, c)
+		calls := []string{"read"}
+		if !resumed {
+			calls = append(calls, "RESUME")
+		}
+		act(t, c, passing("check_gpu_gemm", "check_fs_mount"), calls...)
+		f.is(t, "IDLE", "")
+	}
+}
+
+// A pending drain without a message, which a run of another version has stored, is none.
+func TestPendingWithoutMessage(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	const empty = `{"version":1,"boot_id":"boot-1","told":"","pending":{"message":"","since":"2026-01-02T03:04:05Z"}}`
+	put(c, empty)
+	deliver(t, c)
+	act(t, c, Verdict{Healthy: true, Part: true})
+	act(t, c, healthy, "read")
+	put(c, empty)
+	act(t, c, failing, "read", "DRAIN "+ourReason)
+	if m := memoryOf(t, c); m.Reported != ReportedDrained || m.Unsettled {
+		t.Errorf("%+v, want a settled memory", m)
+	}
+}
+
 // crowded is a state directory with little room.
 type crowded struct {
 	store

@@ -71,7 +71,7 @@ type Memory struct {
 	Lost string `json:"lost,omitempty"`
 }
 
-// Pending is a drain that could not be delivered. The zero value means none.
+// Pending is a drain that could not be delivered. Without message and fault there is none.
 type Pending struct {
 	Message string    `json:"message"`           // message of the verdict
 	Since   time.Time `json:"since"`             // UTC, whole seconds
@@ -252,13 +252,13 @@ func (c *Controller) remember(before, after Memory, locked bool) error {
 	return err
 }
 
-// foresee stores the memory of a run that ends in the middle, before a decision is sent: the drain may still have
-// to be delivered, and Slurm must be asked. An error stops no drain.
-func (c *Controller) foresee(v Verdict, d Decision, m Memory) {
+// foresee stores the memory of a run that ends in the middle, before a decision is sent: the drain of a failing
+// verdict may still have to be delivered, and Slurm must be asked. An error stops no drain.
+func (c *Controller) foresee(v Verdict, m Memory) {
 	if c.Observe || c.Dir == nil {
 		return
 	}
-	if d.Action != Resume {
+	if !v.Healthy {
 		m.keep(v, c.now())
 		m.owe(v.Cause, true)
 	}
@@ -270,11 +270,22 @@ func (c *Controller) foresee(v Verdict, d Decision, m Memory) {
 
 // asRead returns a memory as the next run reads it.
 func asRead(m Memory, boot string) (read Memory) {
-	m.Version, m.BootID = memoryFormat, boot
-	if data, err := json.Marshal(m); err != nil || json.Unmarshal(data, &read) != nil {
+	m.Version, m.BootID, m.Observed = memoryFormat, boot, nil
+	if data, err := json.Marshal(m); err != nil || read.parse(data) != nil {
 		return m
 	}
 	return read
+}
+
+// parse reads the JSON of a memory. A pending drain without message and fault is none.
+func (m *Memory) parse(data []byte) error {
+	if err := json.Unmarshal(data, m); err != nil {
+		return err
+	}
+	if m.Pending.Message == "" && m.Pending.Fault == "" {
+		m.Pending = Pending{}
+	}
+	return nil
 }
 
 // takeOver adds the faults that another run has found, or found again, since before. For the same fault it
@@ -394,7 +405,7 @@ func (c *Controller) loadSent() (m Memory, err error) {
 	if err != nil || data == nil {
 		return Memory{}, err
 	}
-	if err := json.Unmarshal(data, &m); err != nil {
+	if err := m.parse(data); err != nil {
 		return Memory{}, fmt.Errorf("read memory: %w", err)
 	}
 	if m.Version != memoryFormat && (m.BootID == "" || m.BootID == c.BootID) {

@@ -101,3 +101,21 @@ func TestActObservesWithAPendingDrain(t *testing.T) {
 	f.is(t, "IDLE", "")
 	act(t, c, failing, "read", "DRAIN "+ourReason)
 }
+
+// After the runs with Observe the first drain leaves a settled memory: a person who extends its reason has taken it
+// over.
+func TestActAfterObserving(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	c.Observe = true
+	act(t, c, healthy, "read")
+	c.Observe = false
+	act(t, c, by("check_gpu_gemm", "wrong"), "read", "DRAIN NHC: wrong")
+	if m := memoryOf(t, c); m.Reported != ReportedDrained || m.Unsettled || !m.Known {
+		t.Errorf("%+v, want a settled memory", m)
+	}
+	f.reason = "NHC: wrong, and I keep it"
+	act(t, c, passing("check_gpu_gemm"), "read")
+	f.is(t, "IDLE+DRAIN", "NHC: wrong, and I keep it")
+}
