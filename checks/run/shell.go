@@ -18,7 +18,8 @@ import (
 )
 
 // These are the descriptors that bash gets, see prelude.sh. A line that opens one by its number would
-// take it away from the run, so the numbers are ones that no one writes.
+// take it away from the run, so the numbers are ones that no one writes. Below a low hard limit of open files
+// all of them are lower, see countLower.
 const (
 	fdCommands = 240
 	fdEvents   = 241
@@ -30,6 +31,37 @@ const (
 )
 
 var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary, fdScratch}
+
+// fewestFiles is the lowest hard limit of open files below which bash starts.
+const fewestFiles = 68
+
+// countLower returns by how much the descriptors of bash are below their numbers, so that they fit below the hard
+// limit of open files. The soft limit of this program can be one less: Go raises it to the hard one only if it is
+// further away.
+func countLower() (lower int, err error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("read the limit of open files (RLIMIT_NOFILE): %w", err)
+	}
+	if limit.Max < fewestFiles {
+		return 0, fmt.Errorf("the hard limit of open files (RLIMIT_NOFILE) is %d, want at least %d", limit.Max, fewestFiles)
+	}
+	return fdScratch + 2 - int(min(limit.Max, fdScratch+2)), nil
+}
+
+// numbered matches the descriptors of bash in the prelude, and the limit that is above them.
+var numbered = checks.Lazily(`\b24[0-7]\b`)
+
+// lowerFds returns text of bash with lower descriptors.
+func lowerFds(text string, lower int) string {
+	if lower == 0 {
+		return text
+	}
+	return numbered().ReplaceAllStringFunc(text, func(s string) string {
+		fd, _ := strconv.Atoi(s)
+		return strconv.Itoa(fd - lower)
+	})
+}
 
 // ShellSetup has the settings that a shell starts with.
 type ShellSetup struct {
@@ -58,6 +90,7 @@ type Shell struct {
 	wake    int // read end of the pipe that a signal uses to interrupt a wait
 	marks   process.Marks
 	number  int // of the command
+	lower   int // see countLower
 }
 
 // ErrInterrupted means that a signal ended the wait for the shell.
@@ -72,14 +105,18 @@ var ErrDeadline = errors.New("deadline exceeded")
 // StartShell starts bash. wake is a descriptor that becomes readable when a signal interrupts the
 // run, -1 for none.
 func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
+	lower, err := countLower()
+	if err != nil {
+		return nil, fmt.Errorf("start bash: %w", err)
+	}
 	var init strings.Builder
 	init.WriteString("__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
-	init.WriteString(prelude + preludeChecks)
+	init.WriteString(lowerFds(prelude+preludeChecks, lower))
 	init.WriteString("readonly -f " + strings.Join(ownFunctions(), " ") + "\n") // the loop needs them
-	fmt.Fprintf(&init, "exec %d<&-\n__nhc_reserve", fdInit)                     // bash has read it
+	fmt.Fprintf(&init, "exec %d<&-\n__nhc_reserve", fdInit-lower)               // bash has read it
 	for _, fd := range shellFds {
 		if fd != fdInit {
-			fmt.Fprintf(&init, " %d", fd)
+			fmt.Fprintf(&init, " %d", fd-lower)
 		}
 	}
 	init.WriteString("\n")
@@ -109,7 +146,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 		return nil, fmt.Errorf("start bash: %w", err)
 	}
 	s := &Shell{
-		pid: pid, handler: h, wake: wake,
+		pid: pid, handler: h, wake: wake, lower: lower,
 		cmd: files.cmdFd, ans: files.ansFd, fds: [3]int{files.evFd, files.outFd, files.errFd}, open: [3]bool{true, true, true},
 	}
 	s.done, s.end = reap(pid, false)
@@ -120,16 +157,20 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 
 // BecomeShell replaces a worker by bash. It returns only with an error.
 func BecomeShell(program string) error {
+	lower, err := countLower() // the hard limit is inherited
+	if err != nil {
+		return err
+	}
 	for i, fd := range shellFds {
-		if err := unix.Dup3(3+i, fd, 0); err != nil {
-			return fmt.Errorf("dup descriptor %d: %w", 3+i, err)
+		if err := unix.Dup3(3+i, fd-lower, 0); err != nil {
+			return fmt.Errorf("duplicate descriptor %d as %d: %w", 3+i, fd-lower, err)
 		}
 	}
 	for i := range shellFds {
 		_ = unix.Close(3 + i)
 	}
-	argv := []string{"bash", "--noprofile", "--norc", "-c", ". /proc/self/fd/" + strconv.Itoa(fdInit), program}
-	err := unix.Exec("/bin/bash", argv, os.Environ()) //nolint:forbidigo // the child that becomes bash
+	argv := []string{"bash", "--noprofile", "--norc", "-c", ". /proc/self/fd/" + strconv.Itoa(fdInit-lower), program}
+	err = unix.Exec("/bin/bash", argv, os.Environ()) //nolint:forbidigo // the child that becomes bash
 	return fmt.Errorf("exec /bin/bash: %w", err)
 }
 
@@ -408,7 +449,7 @@ func (s *Shell) answer(question string, fields ...string) error {
 	if n, err := fmt.Sscanf(question, "%d.%d.%d", &pid, &number, &fd); n < 3 || err != nil {
 		return fmt.Errorf("read from bash: question %q", question)
 	}
-	if fd == fdAnswers {
+	if fd == fdAnswers-s.lower {
 		return s.send(s.ans, fields...)
 	}
 	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) //nolint:forbidigo // the pipe that a subshell reads its answer from

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,27 +204,41 @@ func TestShellEventsOfTwo(t *testing.T) {
 	}
 }
 
+// filesEnv is set in a process of TestShellFewFiles that has a lower limit of open files: an ordinary process cannot
+// raise a hard limit again.
+const filesEnv = "NHC_TEST_FILES"
+
 // The shell also starts below a limit of open files that is less than its numbers, and the lines keep
 // that limit.
 func TestShellFewFiles(t *testing.T) {
-	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 128, Max: old.Max}); err != nil {
-		t.Fatal(err)
-	}
-	h := &script{}
-	s := startTestShell(t, h, "")
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if status, _, err := s.Line(false, 0, `ulimit -Sn; (check_rogue sub)`, soon()); status != 0 || err != nil {
-			t.Fatal(status, err)
+	if soft := os.Getenv(filesEnv); soft != "" {
+		h := &script{}
+		s := startTestShell(t, h, "")
+		for range 2 {
+			if status, _, err := s.Line(false, 0, `ulimit -Sn; (check_rogue sub) && check_rogue main`, soon()); status != 0 || err != nil {
+				t.Fatal(status, err)
+			}
 		}
+		called := func(l string) bool { return strings.HasSuffix(l, `["check_rogue" "main"]`) }
+		if !slices.Contains(h.heard, "1: "+soft) || !slices.ContainsFunc(h.heard, called) {
+			t.Errorf("heard %q, want the limit %s, and the check", h.heard, soft)
+		}
+		return
 	}
-	if !slices.Contains(h.heard, "1: 128") {
-		t.Errorf("the lines have another limit: heard %q", h.heard)
+	t.Parallel()
+	for _, tt := range []struct{ soft, hard, err string }{
+		{soft: "128", hard: "1000"},
+		{soft: "246", hard: "247"},
+		{soft: "200", hard: "200"},
+		{soft: "80", hard: "200"},
+		{soft: "100", hard: "100"},
+		{"60", "60", "start bash: the hard limit of open files (RLIMIT_NOFILE) is 60, want at least 68"},
+	} {
+		cmd := exec.Command("bash", "-c", `ulimit -Sn $1 && ulimit -Hn $2 && exec "$3" -test.run='^TestShellFewFiles$'`, "bash", tt.soft, tt.hard, os.Args[0])
+		cmd.Env = append(os.Environ(), filesEnv+"="+tt.soft)
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != (tt.err == "") || !strings.Contains(string(out), tt.err) {
+			t.Errorf("soft limit %s, hard limit %s: %v, %s", tt.soft, tt.hard, err, out)
+		}
 	}
 }
