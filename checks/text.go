@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Before returns word between prefix and suffix, or "" for an empty word.
@@ -39,6 +40,21 @@ func Plural(n int, thing string) string {
 func OneLine(err error) string { return oneLine(err.Error()) }
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+
+// ReasonText returns text as a node's reason has it: one printable line without double quotes.
+func ReasonText(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case unicode.IsPrint(r):
+			return r
+		default:
+			return ' '
+		}
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	return strings.TrimSpace(text)
+}
 
 // MiB formats a size in whole MiB.
 func MiB(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }

@@ -3,7 +3,6 @@ package slurm
 import (
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -379,19 +378,7 @@ func Reason(message string) string {
 }
 
 // printable returns text as one printable line without double quotes.
-func printable(text string) string {
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '"':
-			return '\''
-		case unicode.IsPrint(r):
-			return r
-		default:
-			return ' '
-		}
-	}, strings.ToValidUTF8(text, "\uFFFD"))
-	return strings.TrimSpace(text)
-}
+func printable(text string) string { return checks.ReasonText(text) }
 
 // cut shortens text to n bytes between runes; the last three bytes are dots.
 func cut(text string, n int) string {

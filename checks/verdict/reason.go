@@ -18,7 +18,10 @@ import (
 // that a user chose, loses the brackets of the code.
 func Reason(x checks.Finding, others int) string {
 	if x.Check == "" {
-		return posing().ReplaceAllString(x.Message, "$1($2)$3")
+		if text := checks.ReasonText(x.Message); posing().MatchString(text) {
+			return posing().ReplaceAllString(text, "$1($2)$3")
+		}
+		return x.Message
 	}
 	text := headline(x)
 	if x.Drill {
@@ -37,7 +40,7 @@ func Reason(x checks.Finding, others int) string {
 	return text
 }
 
-// posing matches a message that ends like the reason of a finding.
+// posing matches a message that ends like the reason of a finding, as Slurm gets it.
 var posing = checks.Lazily(`^(.* \(check_\w+\) )\[([a-z0-9._-]+)\]((?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?)$`)
 
 // maxText is the maximum length of the name of a user's process or file in a reason, in bytes. The check and the
