@@ -57,12 +57,15 @@ func TestStateRefuses(t *testing.T) {
 	}
 	for _, path := range []string{file, link, open, filepath.Join(file, "below")} {
 		p := newTestPool(t, "")
-		if _, _, err := p.OpenState(path, "", ""); err == nil {
-			t.Errorf("OpenState(%s): want an error", filepath.Base(path))
+		if _, _, err := p.OpenState(path, "", ""); err == nil || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("OpenState(%s): %v, want an error about one that exists", filepath.Base(path), err)
 		}
 		if err := p.Save("x", nil); err == nil {
 			t.Errorf("Save into %s: want an error", filepath.Base(path))
 		}
+	}
+	if _, _, err := newTestPool(t, "").OpenState("/proc/nhc-gpu-test", "", ""); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("OpenState below /proc: %v, want %v", err, fs.ErrNotExist)
 	}
 	state := stateDirOf(t)
 	p := newTestPool(t, state)

@@ -268,7 +268,7 @@ const (
 	Exists      ErrorKind = iota + 1 // create: the file exists
 	Elsewhere                        // keep: the data is in a spare directory, which is not a failure
 	Silent                           // recall: the directory of the data of earlier runs does not answer
-	NoDirectory                      // create: the directory of the file does not exist
+	NoDirectory                      // create: the directory of the file does not exist; open: nor does the directory, and it cannot be made
 )
 
 func (m *Response) fields(c *codec) {

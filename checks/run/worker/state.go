@@ -56,10 +56,17 @@ func state(w *worker, req *wire.Request) *wire.Response {
 		}
 	}
 	if err != nil {
-		return &wire.Response{Err: err.Error()}
+		resp := &wire.Response{Err: err.Error()}
+		if errors.Is(err, errNoStateDir) {
+			resp.Kind = wire.NoDirectory
+		}
+		return resp
 	}
 	return resp
 }
+
+// errNoStateDir means that the directory does not exist and cannot be made: no run has stored anything.
+var errNoStateDir = errors.New("it does not exist")
 
 type stateDir string
 
@@ -67,6 +74,9 @@ type stateDir string
 // a directory that another user owns or can write to.
 func openStateDir(path string) (stateDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
+		if _, missing := os.Lstat(path); errors.Is(missing, fs.ErrNotExist) {
+			return "", fmt.Errorf("make state directory: %w, and %w", err, errNoStateDir)
+		}
 		return "", fmt.Errorf("make state directory: %w", err)
 	}
 	info, err := os.Lstat(path)

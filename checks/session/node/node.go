@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -257,8 +258,13 @@ func (n *Node) openStateOf(lock string) (busy error) {
 	}
 	holder, doubts, err := n.Pool.OpenState(filepath.Join(StateRoot, n.Name), n.Kind(), lock)
 	if err != nil {
+		n.Set.Spare = ""                    // it is in the same directory
+		if errors.Is(err, fs.ErrNotExist) { // no run of this boot has stored anything
+			n.Warn(fmt.Errorf("%w: this run does not know the earlier ones", err))
+			n.dir = nil
+			return nil
+		}
 		n.Warn(fmt.Errorf("%w: this run does not know the earlier ones, and resumes no node", err))
-		n.Set.Spare = "" // it is in the same directory
 		n.dir = unusableState{err}
 		return nil
 	}

@@ -322,6 +322,21 @@ func TestUnusableState(t *testing.T) {
 	}
 }
 
+// If there is no state directory and none can be made, no run has stored anything: the run acts without a memory.
+func TestNoState(t *testing.T) {
+	t.Parallel()
+	need.Root(t, "only root's runs have a stored state")
+	n := sessiontest.New(t, slurm.HealthCheck)
+	n.Name = "../../proc/nhc-gpu-test" // nobody makes a directory there
+	if err := n.OpenState(""); err != nil || !strings.Contains(n.Err.String(), "it does not exist: this run does not know the earlier ones\n") {
+		t.Errorf("%v, %q, want a warning", err, n.Err)
+	}
+	n.Write(t, "slurm", "drain NHC: night\n")
+	if n.CarryOut(slurm.Verdict{Healthy: true}); !strings.Contains(n.Read("scontrol"), "State=RESUME") {
+		t.Errorf("sent %q, want the node resumed; %s", n.Read("scontrol"), n.Out)
+	}
+}
+
 // A hold that neither the log nor syslog has taken is reported by the next run, also by one without a verdict.
 func TestReportHold(t *testing.T) {
 	t.Parallel()
