@@ -327,7 +327,7 @@ func TestNoState(t *testing.T) {
 	t.Parallel()
 	need.Root(t, "only root's runs have a stored state")
 	n := sessiontest.New(t, slurm.HealthCheck)
-	n.Name = "../../proc/nhc-gpu-test" // nobody makes a directory there
+	n.Name = "../../proc/nhc-gpu-test" // no user can make a directory there
 	if err := n.OpenState(""); err != nil || !strings.Contains(n.Err.String(), "it does not exist: this run does not know the earlier ones\n") {
 		t.Errorf("%v, %q, want a warning", err, n.Err)
 	}
