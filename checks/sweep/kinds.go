@@ -94,22 +94,23 @@ func (s *Suspect) doubtOdd(odd string, symptom symptom) {
 	s.Text += ": " + odd
 }
 
-// joinAlike replaces nodes that are slow by about the same factor by one doubt, if they are a group of so many nodes:
-// they are rather other hardware than faulty, even if no fact shows it.
+// joinAlike replaces nodes that are slow by about the same factor on the same plane or rail by one doubt, if they are a
+// group of so many nodes: they are rather other hardware than faulty, even if no fact shows it.
 func joinAlike(all []Suspect, nodes int) (kept []Suspect) {
 	factors := map[string][]float64{}
+	key := func(s *Suspect) string { return s.Code + " " + s.Plane }
 	factor := func(s *Suspect) (float64, bool) {
 		single := s.Node != "" && s.Peer == "" && len(s.Leaves) == 0 && s.Expect > 0 && !s.Kind.Lower()
 		return s.Value / s.Expect, single && (s.Code == codeOf(s.Kind, slow, FaultNone) || s.Code == codeOf(s.Kind, flaky, FaultNone))
 	}
 	for i := range all {
 		if x, ok := factor(&all[i]); ok {
-			factors[all[i].Code] = append(factors[all[i].Code], x)
+			factors[key(&all[i])] = append(factors[key(&all[i])], x)
 		}
 	}
 	same := func(a, b float64) bool { return math.Abs(a-b) <= limitOf("slow_share")/2 }
 	usual := map[string]float64{}
-	for code, list := range factors {
+	for k, list := range factors {
 		most := 0
 		for _, x := range list {
 			n := 0
@@ -119,20 +120,20 @@ func joinAlike(all []Suspect, nodes int) (kept []Suspect) {
 				}
 			}
 			if n > most {
-				most, usual[code] = n, x
+				most, usual[k] = n, x
 			}
 		}
 	}
 	groups := map[string][]Suspect{}
 	for _, s := range all {
-		if x, ok := factor(&s); ok && same(x, usual[s.Code]) {
-			groups[s.Code] = append(groups[s.Code], s)
+		if x, ok := factor(&s); ok && same(x, usual[key(&s)]) {
+			groups[key(&s)] = append(groups[key(&s)], s)
 		} else {
 			kept = append(kept, s)
 		}
 	}
-	for _, code := range slices.Sorted(maps.Keys(groups)) {
-		list := groups[code]
+	for _, k := range slices.Sorted(maps.Keys(groups)) {
+		list := groups[k]
 		s := list[0]
 		s.Node, s.Partners, s.Looks = "", nil, 0
 		for _, x := range list {
