@@ -12,11 +12,13 @@ type class struct {
 	values     []float64 // sorted
 	lows, mids []float64
 	spreads    []float64
+	by         map[int32]int // looks of each node
 	median     float64
 	sigma      float64
 	low, mid   float64 // medians of the windows' low deciles and medians; NaN: there are too few
 	lowSigma   float64 // spread of the low deciles
-	judged     bool    // there are enough values
+	enough     bool    // there are enough values
+	judged     bool    // and of enough nodes
 	floor      float64 // of the site, 0 without one
 	known      float64 // what healthy networks reach: the floor of the site, or one of judge.toml; 0: unknown
 	note       string  // the whole fleet misses the floor of the site
@@ -51,7 +53,7 @@ func (e *evidence) describe() {
 	}
 	e.stale = false // classOf sets it for new classes
 	for _, c := range e.sorted {
-		c.values, c.lows, c.mids, c.spreads = nil, nil, nil, nil
+		c.values, c.lows, c.mids, c.spreads, c.by = nil, nil, nil, nil, map[int32]int{}
 	}
 	for i := range e.looks {
 		if l := &e.looks[i]; l.base && l.fault == FaultNone && !math.IsNaN(l.value) {
@@ -135,7 +137,7 @@ func (e *evidence) comparables(c *class) *class {
 // join joins a class with those of some distances and of other planes of the same speed.
 func (e *evidence) join(c *class, far ...int8) *class {
 	t := e.tests[c.key.test]
-	all := &class{}
+	all := &class{by: map[int32]int{}}
 	for _, other := range e.sorted {
 		o := e.tests[other.key.test]
 		if o.task.Kind != t.task.Kind || o.task.Op != t.task.Op || o.task.NoP2P != t.task.NoP2P || o.usual != t.usual ||
@@ -145,6 +147,9 @@ func (e *evidence) join(c *class, far ...int8) *class {
 		all.values = append(all.values, other.values...)
 		all.lows, all.mids = append(all.lows, other.lows...), append(all.mids, other.mids...)
 		all.spreads = append(all.spreads, other.spreads...)
+		for node, n := range other.by {
+			all.by[node] += n
+		}
 	}
 	return all
 }
@@ -163,6 +168,8 @@ func (e *evidence) count(key classKey) int {
 
 func (c *class) add(l *look) {
 	c.values = append(c.values, l.value)
+	c.by[l.from]++
+	c.by[l.to]++
 	c.spreads = append(c.spreads, l.spread/math.Sqrt(max(float64(l.repeats), 1)))
 	if !math.IsNaN(l.low) {
 		c.lows, c.mids = append(c.lows, l.low), append(c.mids, l.mid)
@@ -172,13 +179,17 @@ func (c *class) add(l *look) {
 // compute computes the distribution of values. One faulty node of n spoils 2/n of all pairs: the
 // median is that of the others.
 func (c *class) compute(from *class, lower bool, nodes int) {
-	c.judged = len(from.values) >= int(limitOf("class_min"))
+	c.enough = len(from.values) >= int(limitOf("class_min"))
+	c.judged = c.enough
 	if len(from.values) == 0 {
 		c.median, c.sigma, c.low, c.mid, c.judged = math.NaN(), math.NaN(), math.NaN(), math.NaN(), false
 		return
 	}
 	values := slices.Sorted(slices.Values(from.values))
 	shift := min(1/float64(max(nodes, 1)), 0.4)
+	for _, n := range from.by { // the median would be that of one node, which may be faulty
+		c.judged = c.judged && (nodes <= 2 || float64(n) < (0.5+shift)*float64(len(values)))
+	}
 	if lower {
 		shift = -shift
 	}

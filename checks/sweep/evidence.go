@@ -215,7 +215,7 @@ func (e *evidence) spineSuspects() (all []Suspect) {
 	}
 	for _, far := range e.sorted {
 		kind := e.tests[far.key.test].task.Kind
-		if far.key.far != 2 || !far.judged || kind.Lower() {
+		if far.key.far != 2 || !far.enough || kind.Lower() {
 			continue
 		}
 		key := far.key
@@ -225,7 +225,7 @@ func (e *evidence) spineSuspects() (all []Suspect) {
 		if lone != anyone {
 			share = limitOf("lone_share")
 		}
-		if near == nil || !near.judged || far.median >= share*near.median {
+		if near == nil || !near.enough || far.median >= share*near.median {
 			continue
 		}
 		task := e.tests[far.key.test].task

@@ -26,3 +26,34 @@ func TestDifferentRails(t *testing.T) {
 		}
 	}
 }
+
+// The looks between two kinds of hosts, most of which are those of one slow node, do not clear it: of few nodes each is
+// found, whatever its kind.
+func TestTwoHosts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ nodes, others, bad int }{{9, 3, 8}, {9, 4, 8}, {10, 4, 9}, {10, 5, 0}, {12, 3, 11}, {12, 6, 0}, {16, 3, 15}} {
+		for _, stage := range rateStages {
+			for seed := range uint64(20) {
+				w := newWorld(c.nodes, 0, seed)
+				w.sigma, w.factor = 0.01, map[string]float64{name(c.bad): 0.5}
+				for i := range w.nodes {
+					if w.nodes[i].Host = "XE9680"; i >= c.nodes-c.others {
+						w.nodes[i].Host = "XE8545"
+					}
+				}
+				suspects := w.drive(t, w.plan(t, stage, PlanOptions{Seed: seed, NoRing: true}))
+				found := false
+				for _, s := range suspects {
+					is := s.Node == name(c.bad) && s.Peer == "" && !s.Doubt
+					found = found || is
+					if !is && !s.Doubt {
+						t.Errorf("%+v, %s, seed %d: %s is accused", c, stage, seed, brief(s))
+					}
+				}
+				if !found {
+					t.Errorf("%+v, %s, seed %d: not found: %v", c, stage, seed, briefs(suspects))
+				}
+			}
+		}
+	}
+}
