@@ -20,6 +20,8 @@ type fleet struct {
 	bare  []Distribution // remarks on rails that lack an address
 	rng   *rand.Rand
 	id    int
+
+	manyHosts bool // too many to be kinds of nodes
 }
 
 func newFleet(stage Stage, nodes []Node, o PlanOptions) (*fleet, error) {
@@ -34,7 +36,9 @@ func newFleet(stage Stage, nodes []Node, o PlanOptions) (*fleet, error) {
 	if stage == StageRDMA || stage == StagePairs || stage == StageGroups {
 		f.nodes, f.bare = useRails(stage, nodes, &o)
 	}
+	hosts := map[string]bool{}
 	for i, n := range f.nodes {
+		hosts[n.Host] = true
 		if n.Name == "" {
 			return nil, fmt.Errorf("node %d has no name", i+1)
 		}
@@ -43,6 +47,7 @@ func newFleet(stage Stage, nodes []Node, o PlanOptions) (*fleet, error) {
 		}
 		f.index[n.Name] = int32(i)
 	}
+	f.manyHosts = len(hosts) > mostHosts
 	return f, nil
 }
 

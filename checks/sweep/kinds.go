@@ -27,9 +27,14 @@ func (f *fleet) buildOf(s *series, i int32) (b build) {
 	if s.ports != nil && s.ports.pcie[i] > 0 {
 		b[2] = fmt.Sprintf("%d Gb/s of PCIe", s.ports.pcie[i])
 	}
-	b[3] = strings.ReplaceAll(n.Host, " and ", ", ") // see kindsOf of groups
+	if !f.manyHosts {
+		b[3] = strings.ReplaceAll(n.Host, " and ", ", ") // see kindsOf of groups
+	}
 	return b
 }
+
+// mostHosts bounds the hosts of a fleet that are kinds. With more, their names are rather those of chassis or of nodes.
+const mostHosts = 32
 
 // unlike returns the parts of a build that differ from another one, "" if none does.
 func (b build) unlike(other build) string {
@@ -42,12 +47,39 @@ func (b build) unlike(other build) string {
 	return strings.Join(parts, ", ")
 }
 
+// explains returns down to which share of the value of another build one explains the loss: as far as it has fewer or
+// more GPUs and RDMA ports, and any loss on another host or PCIe link.
+func (b build) explains(other build) float64 {
+	share := 1.0
+	for k, part := range b {
+		if part == other[k] {
+			continue
+		}
+		if k >= 2 {
+			return 0
+		}
+		var x, y float64
+		_, _ = fmt.Sscan(part, &x)
+		_, _ = fmt.Sscan(other[k], &y)
+		share *= min(x, y) / max(x, y)
+	}
+	return share
+}
+
+// oddity is how the build of a node differs from that of most others, and down to which share of their values that
+// explains a loss. The text is "" if it does not differ.
+type oddity struct {
+	text  string
+	share float64
+}
+
 // kinds returns the kind of each node in a test: its model, the speed of its port if that is not the usual one,
 // and its build if that is not the usual one of these. A build of fewer nodes than a group is no kind: such nodes
-// are compared with the others, since nothing else shows their faults. odd says how they differ.
-func (f *fleet) kinds(s *series) (kinds, odd []string) {
+// are compared with the others, since nothing else shows their faults. odd says how they differ, if a group or most
+// nodes have the usual build.
+func (f *fleet) kinds(s *series) (kinds []string, odd []oddity) {
 	p, usual := s.ports, 0
-	kinds, odd = make([]string, len(f.nodes)), make([]string, len(f.nodes))
+	kinds, odd = make([]string, len(f.nodes)), make([]oddity, len(f.nodes))
 	if p != nil {
 		usual = p.usual()
 	}
@@ -64,9 +96,10 @@ func (f *fleet) kinds(s *series) (kinds, odd []string) {
 			count[kinds[i]][builds[i]]++
 		}
 	}
-	most := map[string]build{}
+	most, all := map[string]build{}, map[string]int{}
 	for kind, of := range count {
 		for b, n := range of {
+			all[kind] += n
 			if best, known := most[kind]; !known || cmp.Or(of[best]-n, slices.Compare(b[:], best[:])) < 0 {
 				most[kind] = b
 			}
@@ -74,24 +107,25 @@ func (f *fleet) kinds(s *series) (kinds, odd []string) {
 	}
 	for i, kind := range kinds {
 		b, best := builds[i], most[kind]
+		alike := count[kind][best]
 		switch {
 		case b == best:
 		case count[kind][b] >= leastGroup:
 			kinds[i] = strings.TrimSpace(kind + " (" + b.unlike(best) + ")")
-		default:
-			odd[i] = fmt.Sprintf("it has %s, most others %s", b.unlike(best), best.unlike(b))
+		case alike >= leastGroup || 2*alike > all[kind]:
+			odd[i] = oddity{fmt.Sprintf("it has %s, most others %s", b.unlike(best), best.unlike(b)), b.explains(best)}
 		}
 	}
 	return kinds, odd
 }
 
 // doubtOdd makes an accusation for a low value a doubt if the build of the node can explain it.
-func (s *Suspect) doubtOdd(odd string, symptom symptom) {
-	if odd == "" || symptom != slow && symptom != flaky || s.Kind.Lower() {
+func (s *Suspect) doubtOdd(odd oddity, symptom symptom) {
+	if odd.text == "" || symptom != slow && symptom != flaky || s.Kind.Lower() || s.Value < (odd.share-limitOf("slow_share"))*s.Expect {
 		return
 	}
 	s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
-	s.Text += ": " + odd
+	s.Text += ": " + odd.text
 }
 
 // joinAlike replaces nodes that are slow by about the same factor on the same plane or rail by one doubt, if they are a

@@ -57,3 +57,53 @@ func TestTwoHosts(t *testing.T) {
 		}
 	}
 }
+
+// A host whose name is unlike each other explains no loss, and a GPU fewer explains only a small one.
+func TestNotOdd(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{4, 8, 20} {
+		for title, set := range map[string]func(i int, node *Node){
+			"names of their own": func(i int, node *Node) { node.Host = fmt.Sprintf("SYS-%d", i) },
+			"7 GPUs":             func(i int, node *Node) { on(i == 2, node, func(node *Node) { node.GPUs = 7 }) },
+		} {
+			for _, stage := range []Stage{StageTCP, StagePairs, StageGroups} {
+				w := newWorld(n, 0, 1)
+				w.sigma, w.factor = 0.01, map[string]float64{name(2): 0.4}
+				for i := range w.nodes {
+					set(i, &w.nodes[i])
+				}
+				suspects := w.drive(t, w.plan(t, stage, PlanOptions{Seed: 1, NoRing: true}))
+				if !slices.ContainsFunc(suspects, func(s Suspect) bool { return s.Node == name(2) && s.Peer == "" && !s.Doubt }) {
+					t.Errorf("%d nodes, %s, %s: %v", n, title, stage, briefs(suspects))
+				}
+			}
+		}
+	}
+	w := newWorld(20, 0, 1)
+	w.sigma, w.factor, w.nodes[2].GPUs = 0.01, map[string]float64{name(2): 0.85}, 7
+	if got := briefs(w.drive(t, w.plan(t, StagePairs, PlanOptions{Seed: 1}))); !slices.Equal(got, []string{"doubt gpu00002 sweep.nccl.slow"}) {
+		t.Errorf("a loss that 7 of 8 GPUs explain: %v", got)
+	}
+}
+
+// Names of hosts that are those of chassis are no kinds: a plan of thousands of nodes stays fast, and finds the bad one.
+func TestManyHosts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(600, 0, 1)
+	w.sigma, w.factor = 0.01, map[string]float64{name(2): 0.5}
+	for i := range w.nodes {
+		w.nodes[i].Host = fmt.Sprintf("chassis %d", i/3)
+	}
+	p := w.plan(t, StageTCP, PlanOptions{Seed: 1, NoRing: true})
+	if got := briefs(w.drive(t, p)); !slices.Equal(got, []string{"gpu00002 sweep.tcp.slow"}) {
+		t.Errorf("%v", got)
+	}
+	for _, d := range p.Fleet() {
+		if d.Model != "H100" && d.Model != "" {
+			t.Errorf("a kind %q", d.Model)
+		}
+	}
+	if w.rounds > 60 {
+		t.Errorf("%d rounds", w.rounds)
+	}
+}

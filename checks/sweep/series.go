@@ -9,7 +9,7 @@ type series struct {
 
 	order []int32 // nodes that take part
 	kinds []int32 // by node: see fleet.kinds
-	odd   []string
+	odd   []oddity
 	alone []bool // by node: no other one is in the subnet of its port
 	mates []int  // by node: how many are in the subnet of its port, with itself
 	mated bool   // the nodes of each subnet were tested with each other
