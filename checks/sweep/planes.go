@@ -396,10 +396,13 @@ func commonest(numbers []int) (most, times int) {
 // noAddress is why a RoCE port is not tested by perftest.
 const noAddress = "no RoCE v2 address"
 
+// anyModel is in the place of a model: all models.
+const anyModel = "all models"
+
 // useRails returns the nodes with the rails that a stage uses, and remarks on the others. The rails that are named
 // are used in any case. Else it excludes a rail on the nodes of a model if jobs do not use it on at least half of
 // them, or if stage rdma has no address there: it is healthy, and each test would fail. On fewer nodes it is tested,
-// and its fault is found.
+// and its fault is found. One or two nodes of a model show no usual address: those of all models do.
 func useRails(stage Stage, nodes []Node, o *PlanOptions) (used []Node, remarks []Distribution) {
 	type port struct{ model, name, layer string }
 	of := func(n *Node, r *Rail) port { return port{n.Model, r.Name, r.Layer} }
@@ -409,33 +412,52 @@ func useRails(stage Stage, nodes []Node, o *PlanOptions) (used []Node, remarks [
 		}
 		return r.Left
 	}
-	has, left, bare := map[port]int{}, map[port]int{}, map[port]int{}
+	has, left, bare := map[port]int{}, map[port]int{}, map[port][]string{}
 	var ports []port
 	for i := range nodes {
 		for k := range nodes[i].Rails {
 			r := &nodes[i].Rails[k]
-			p := of(&nodes[i], r)
-			if has[p]++; has[p] == 1 {
-				ports = append(ports, p)
-			}
-			if w := why(r); w != "" {
-				left[p]++
-				if w == noAddress {
-					bare[p]++
+			for k, p := range []port{of(&nodes[i], r), {anyModel, r.Name, r.Layer}} {
+				if has[p]++; has[p] == 1 && k == 0 {
+					ports = append(ports, p)
+				}
+				if w := why(r); w != "" {
+					left[p]++
+					if w == noAddress {
+						bare[p] = append(bare[p], nodes[i].Name)
+					}
 				}
 			}
 		}
 	}
-	out := func(p port) bool { return 2*left[p] >= has[p] && left[p] > 0 && !o.names(p.name) }
+	peers := func(p port) port {
+		if has[p] < leastGroup && len(bare[p]) > 0 {
+			p.model = anyModel
+		}
+		return p
+	}
+	out := func(p port) bool {
+		q := peers(p)
+		switch {
+		case left[p] == 0 || o.names(p.name):
+			return false
+		case has[q] < leastGroup && len(bare[p]) > 0:
+			return left[q] == has[q]
+		}
+		return 2*left[q] >= has[q]
+	}
 	used = slices.Clone(nodes)
 	for i := range used {
 		n := &used[i]
 		n.Rails = slices.DeleteFunc(slices.Clone(n.Rails), func(r Rail) bool { return out(of(n, &r)) })
 	}
 	for _, p := range ports {
-		if out(p) && bare[p] > 0 {
-			remarks = append(remarks, Distribution{Stage: stage, Kind: KindWrite, Plane: p.name, Model: p.model, Unit: unitOf(KindWrite),
-				Remark: fmt.Sprintf("not tested: %s on %d of %d nodes", noAddress, bare[p], has[p])})
+		if out(p) && len(bare[p]) > 0 {
+			d := Distribution{Stage: stage, Kind: KindWrite, Plane: p.name, Model: p.model, Unit: unitOf(KindWrite), Remark: fmt.Sprintf("not tested: %s on %d of %d nodes", noAddress, len(bare[p]), has[p])}
+			if q := peers(p); len(bare[q]) < has[q] { // the nodes differ from others
+				d.Nodes = strings.Join(bare[p], ",")
+			}
+			remarks = append(remarks, d)
 		}
 	}
 	return used, remarks

@@ -67,6 +67,41 @@ func TestUseRails(t *testing.T) {
 	}
 }
 
+// A RoCE port without an address on the only node of its model is found by the tests, as on one of many.
+func TestBareRail(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 3, 8} {
+		for model, count := range map[string]int{"H100": 1, "H200": 1, "H200 of most": n - 1} {
+			w := newWorld(n, 0, 1)
+			w.sigma, w.fault = 0.01, map[string]Fault{}
+			for i := range w.nodes {
+				for k := range w.nodes[i].Rails {
+					r := &w.nodes[i].Rails[k]
+					if r.Layer, r.GID = layerEthernet, 3; k == 1 && i >= n-count {
+						r.GID, w.nodes[i].Model = -1, model
+						w.fault[w.nodes[i].Name+"/"+r.Name] = FaultError
+					}
+				}
+			}
+			p := w.plan(t, StageRDMA, PlanOptions{Seed: 1})
+			suspects, remarks := w.drive(t, p), ""
+			for _, d := range p.Fleet() {
+				if strings.HasPrefix(d.Remark, "not tested") {
+					remarks += d.Nodes
+				}
+			}
+			found := slices.ContainsFunc(suspects, func(s Suspect) bool {
+				return (s.Node == name(n-1) || s.Peer == name(n-1)) && s.Plane == "mlx5_1:1"
+			})
+			// A remark names no nodes if all of a model are alike: the port is not meant for RDMA there.
+			few, alike := 2*count < n || n == 2, count >= leastGroup
+			if found != few || strings.Contains(remarks, name(n-1)) != (!few && !alike) {
+				t.Errorf("%d nodes, %s: %v, remarks about %q", n, model, briefs(suspects), remarks)
+			}
+		}
+	}
+}
+
 func on(is bool, n *Node, change func(*Node)) {
 	if is {
 		change(n)
