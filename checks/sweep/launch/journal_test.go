@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // crash ends a process at a step.
@@ -336,5 +337,24 @@ func TestDrainAgain(t *testing.T) {
 		if got := strings.Contains(calls(t, dir), "update NodeName=gpu02 State=DRAIN Reason="+tt.before); got != tt.drains {
 			t.Errorf("%s: drained again %v, want %v", name, got, tt.drains)
 		}
+	}
+}
+
+// A file system that reports no size has no known free space, and refuses no maintenance.
+func TestFreeOf(t *testing.T) {
+	t.Parallel()
+	for want, st := range map[string]unix.Statfs_t{
+		"0 false":     {Bsize: 4096, Frsize: 4096},
+		"0 true":      {Bsize: 4096, Frsize: 4096, Blocks: 10},
+		"40960 true":  {Bsize: 1 << 20, Frsize: 4096, Blocks: 100, Bavail: 10},
+		"409600 true": {Bsize: 4096, Blocks: 1000, Bavail: 100},
+	} {
+		free, known := freeOf(&st)
+		if got := fmt.Sprint(free, known); got != want {
+			t.Errorf("%+v: got %s, want %s", st, got, want)
+		}
+	}
+	if err := checkRoom(filepath.Join(t.TempDir(), "none"), 1, roomPerNode); err != nil {
+		t.Errorf("a directory without statfs: %v", err)
 	}
 }

@@ -549,15 +549,26 @@ const (
 )
 
 // checkRoom returns an error if the state directory has too little free space for a sweep of a number of nodes: in a
-// maintenance the journal must be written before each step.
+// maintenance the journal must be written before each step. Unknown space is no reason to refuse it.
 func checkRoom(base string, nodes int, perNode int64) error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(base, &st); err != nil {
-		return &fs.PathError{Op: "statfs", Path: base, Err: err}
+	if unix.Statfs(base, &st) != nil {
+		return nil
 	}
-	free, need := int64(st.Bavail)*st.Bsize, leastRoom+int64(nodes)*perNode
-	if free >= need {
+	free, known := freeOf(&st)
+	need := leastRoom + int64(nodes)*perNode
+	if !known || free >= need {
 		return nil
 	}
 	return fmt.Errorf("%s has %d MB free, a maintenance of %d nodes needs %d MB: free some space; old sweeps are the directories there", base, free/1e6, nodes, need/1e6)
+}
+
+// freeOf returns the free space of a file system, bytes, and whether it is known: ramfs, and tmpfs without a limit,
+// report no size.
+func freeOf(st *unix.Statfs_t) (free int64, known bool) {
+	unit := st.Frsize
+	if unit == 0 {
+		unit = st.Bsize
+	}
+	return int64(st.Bavail) * unit, st.Blocks > 0
 }
