@@ -328,3 +328,18 @@ func TestPlaneAndRail(t *testing.T) {
 		t.Error("a plane that does not exist")
 	}
 }
+
+// NCCL gets the interface that has the address by which the node reaches the launcher, and no other one.
+func TestTowardsBy(t *testing.T) {
+	t.Parallel()
+	n := &node{Node: sweep.Node{Planes: []sweep.Plane{{Name: "eth0", Address: netip.MustParsePrefix("10.0.0.5/24")}, {Name: "eth1", Address: netip.MustParsePrefix("10.1.0.5/24")}, {Name: "eth2"}}}}
+	lo := newLink("lo", 65536, "127.0.0.1/8", "10.9.0.5/32")
+	lo.Flags |= net.FlagLoopback
+	links := []link{lo, newLink("eth0", 1500, "10.0.0.5/24"), newLink("eth1", 1500, "10.1.0.5/24", "fd00::5/64", "10.3.0.5/24"), newLink("br0", 1500, "10.2.0.5/24")}
+	for towards, want := range map[string]string{"10.0.0.5": "eth0", "10.1.0.5": "eth1", "fd00::5": "eth1", "10.3.0.5": "eth1", "10.2.0.5": "br0", "10.9.0.5": "", "192.0.2.1": "", "": ""} {
+		n.towards, _ = netip.ParseAddr(towards)
+		if got := n.towardsBy(func() []link { return links }); got != want {
+			t.Errorf("%q: got %q, want %q", towards, got, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package rank
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -76,6 +77,25 @@ func (n *node) plane(name string) (sweep.Plane, error) {
 		return sweep.Plane{}, fmt.Errorf("%s has no network interface that is up and has an address", n.Name)
 	}
 	return sweep.Plane{}, fmt.Errorf("%s has no network interface %s that is up and has an address", n.Name, name)
+}
+
+// towardsBy returns the interface by which this node reaches the launcher: a plane, or another one of the interfaces that
+// are up. It is "" if it is unknown, or a loopback interface: the first address there leads to no other node.
+func (n *node) towardsBy(interfaces func() []link) string {
+	if !n.towards.IsValid() {
+		return ""
+	}
+	for _, p := range n.Planes {
+		if p.Address.Addr().Unmap() == n.towards {
+			return p.Name
+		}
+	}
+	for _, l := range interfaces() {
+		if l.Flags&net.FlagLoopback == 0 && slices.ContainsFunc(l.addresses, func(p netip.Prefix) bool { return p.Addr().Unmap() == n.towards }) {
+			return l.Name
+		}
+	}
+	return ""
 }
 
 // rail returns the rail of a task by its name.

@@ -48,9 +48,7 @@ func (t *ncclTask) settings(task *sweep.Task) (s cuda.NCCLSettings, needsRDMA bo
 	if s.More, err = t.n.nccl.words(t.n.host); err != nil {
 		return s, false, err
 	}
-	if plane, err := t.n.plane(""); err == nil {
-		s.Interface = plane.Name // for its own connections: its choice may be an interface that leads nowhere
-	}
+	s.Interface = t.n.towardsBy(interfaces) // for its own connections: its choice may be an interface that leads nowhere
 	rails := t.n.Rails
 	switch rail, err := t.n.rail(task.Plane); {
 	case task.Plane != "" && err == nil:
