@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Nodes with different slow rails are no group, even if they are slow by the same factor: each is found, with its rail.
+// Nodes with different slow rails are not a group, even if they are slow by the same factor: each is found, with its rail.
 func TestDifferentRails(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{12, 40} {
@@ -27,7 +27,7 @@ func TestDifferentRails(t *testing.T) {
 	}
 }
 
-// The looks between two kinds of hosts, most of which are those of one slow node, do not clear it: of few nodes each is
+// The looks between two kinds of hosts do not clear a slow node if most of them are its own: of few nodes each is
 // found, whatever its kind.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func TestNotOdd(t *testing.T) {
 	}
 }
 
-// Names of hosts that are those of chassis are no kinds: a plan of thousands of nodes stays fast, and finds the bad one.
+// Names of hosts that are those of chassis do not make kinds: a plan of thousands of nodes stays fast, and finds the bad one.
 func TestManyHosts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(600, 0, 1)

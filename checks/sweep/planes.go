@@ -396,7 +396,7 @@ func commonest(numbers []int) (most, times int) {
 // noAddress is why a RoCE port is not tested by perftest.
 const noAddress = "no RoCE v2 address"
 
-// anyModel is in the place of a model: all models.
+// anyModel is used instead of a model for the nodes of all models.
 const anyModel = "all models"
 
 // useRails returns the nodes with the rails that a stage uses, and remarks on the others. The rails that are named

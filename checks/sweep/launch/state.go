@@ -549,7 +549,7 @@ const (
 )
 
 // checkRoom returns an error if the state directory has too little free space for a sweep of a number of nodes: in a
-// maintenance the journal must be written before each step. Unknown space is no reason to refuse it.
+// maintenance the journal must be written before each step. With an unknown space it begins.
 func checkRoom(base string, nodes int, perNode int64) error {
 	var st unix.Statfs_t
 	if unix.Statfs(base, &st) != nil {
