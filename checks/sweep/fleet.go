@@ -72,6 +72,9 @@ const smallMatchings = 4
 // delivery, and no faulty nodes.
 const leastGroup = 3
 
+// mostHosts bounds the hosts of a fleet that are kinds. With more, their names are rather those of chassis or of nodes.
+const mostHosts = 32
+
 // nextID returns the ID of a new task.
 func (f *fleet) nextID() int {
 	f.id++

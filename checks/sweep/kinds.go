@@ -33,9 +33,6 @@ func (f *fleet) buildOf(s *series, i int32) (b build) {
 	return b
 }
 
-// mostHosts bounds the hosts of a fleet that are kinds. With more, their names are rather those of chassis or of nodes.
-const mostHosts = 32
-
 // unlike returns the parts of a build that differ from another one, "" if none does.
 func (b build) unlike(other build) string {
 	var parts []string
@@ -64,13 +61,6 @@ func (b build) explains(other build) float64 {
 		share *= min(x, y) / max(x, y)
 	}
 	return share
-}
-
-// oddity is how the build of a node differs from that of most others, and down to which share of their values that
-// explains a loss. The text is "" if it does not differ.
-type oddity struct {
-	text  string
-	share float64
 }
 
 // kinds returns the kind of each node in a test: its model, the speed of its port if that is not the usual one,

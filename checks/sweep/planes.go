@@ -417,8 +417,8 @@ func useRails(stage Stage, nodes []Node, o *PlanOptions) (used []Node, remarks [
 	for i := range nodes {
 		for k := range nodes[i].Rails {
 			r := &nodes[i].Rails[k]
-			for k, p := range []port{of(&nodes[i], r), {anyModel, r.Name, r.Layer}} {
-				if has[p]++; has[p] == 1 && k == 0 {
+			for at, p := range []port{of(&nodes[i], r), {anyModel, r.Name, r.Layer}} {
+				if has[p]++; has[p] == 1 && at == 0 {
 					ports = append(ports, p)
 				}
 				if w := why(r); w != "" {

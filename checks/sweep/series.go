@@ -16,6 +16,13 @@ type series struct {
 	usual int    // speed of the ports
 }
 
+// oddity is how the build of a node differs from that of most others, and down to which share of their values that
+// explains a loss. The text is "" if it does not differ.
+type oddity struct {
+	text  string
+	share float64
+}
+
 // has reports whether a node can take part in a test.
 func (s *series) has(i int32) bool { return s.ports == nil || s.ports.has[i] }
 
