@@ -106,9 +106,11 @@ func (n *Node) repair() {
 		if ok {
 			n.Create("ok")
 		}
-		if out, err := n.Try(cluster.BinDir + "/nhc-gpu"); (err == nil) != ok {
+		out, err := n.Try(cluster.BinDir + "/nhc-gpu")
+		if (err == nil) != ok {
 			n.c.t.Fatalf("%v: %s", err, out)
 		}
+		n.c.t.Logf("passes %v: %s", ok, out)
 		if ok {
 			n.WaitState("idle", soon)
 		} else {
