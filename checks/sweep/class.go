@@ -63,6 +63,7 @@ func (e *evidence) describe() {
 	for _, c := range e.sorted {
 		kind := e.tests[c.key.test].task.Kind
 		c.compute(e.comparables(c), kind.Lower(), e.count(c.key))
+		c.judged = c.judged || c.enough && len(e.tests[c.key.test].order) <= 3 // one of three nodes is in most pairs
 		e.addNotes(c, kind)
 	}
 	for t := range e.tests {
